@@ -1,0 +1,1 @@
+"""Request traces: read, check, slice, rescale, convert, synthesise."""
