@@ -1,0 +1,230 @@
+"""What is to be simulated, as frozen records: deployment, limits of a replica, policy, service objective.
+
+Users write `Deployment`, `Speculation` and `Slo` (through flags or a scenario file). They are resolved into
+`ReplicaLimits` and a `LatencyProfile`, which is all that the simulator sees.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from specsim.errors import ScenarioError
+
+__all__ = [
+    "METHODS",
+    "Deployment",
+    "Method",
+    "PolicySpec",
+    "ReplicaLimits",
+    "RouterName",
+    "Slo",
+    "Speculation",
+]
+
+Method = Literal["draft_model", "eagle", "eagle3", "mtp", "ngram"]
+METHODS: tuple[Method, ...] = ("draft_model", "eagle", "eagle3", "mtp", "ngram")
+RouterName = Literal["round_robin", "least_outstanding"]
+
+
+def _whole(place: str, value: object, low: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise ScenarioError(f"{place} must be a whole number >= {low}, got {value!r}")
+
+
+def _positive(place: str, value: object) -> None:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not (math.isfinite(value) and value > 0)
+    ):
+        raise ScenarioError(f"{place} must be a finite number > 0, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """Hardware, model and engine of the fleet; None means the engine's own default for that GPU."""
+
+    target: str = "llama-3.1-8b"
+    """Catalogue name, or path of a Hugging Face config.json."""
+    gpu: str = "h100-sxm"
+    tp: int = 1
+    replicas: int = 1
+    router: RouterName = "least_outstanding"
+    weight_dtype: str | None = None
+    """None: as the checkpoint stores it."""
+    kv_dtype: str = "bf16"
+    engine: str = "vllm"
+    engine_version: str = "0.33.0"
+    gpu_memory_utilization: float = 0.9
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    max_model_len: int | None = None
+    block_size_tokens: int = 16
+    enable_prefix_caching: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "replicas", "block_size_tokens"):
+            _whole(f"deployment.{name}", getattr(self, name), 1)
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
+            if getattr(self, name) is not None:
+                _whole(f"deployment.{name}", getattr(self, name), 1)
+        _positive("deployment.gpu_memory_utilization", self.gpu_memory_utilization)
+        if self.gpu_memory_utilization > 1:
+            raise ScenarioError(
+                f"deployment.gpu_memory_utilization must be <= 1, got {self.gpu_memory_utilization!r}"
+            )
+        if self.router not in ("round_robin", "least_outstanding"):
+            raise ScenarioError(f"deployment.router '{self.router}' is not round_robin or least_outstanding")
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """Drafting method and what is known of its acceptance."""
+
+    method: Method = "eagle"
+    draft: str | None = None
+    """Catalogue name or config.json of the drafter; None: the usual one for the target and method."""
+    num_spec_tokens: tuple[int, ...] = (1, 2, 3, 5)
+    """Values of k that the planner tries."""
+    task: str | None = None
+    """Content class that picks the acceptance default; None: the catalogue's default for the method."""
+    acceptance: tuple[float, ...] | None = None
+    """Conditional acceptance by draft position, given by the user."""
+    acceptance_length: float | None = None
+    """Mean acceptance length (bonus included) at `acceptance_length_k` draft tokens, given by the user."""
+    acceptance_length_k: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ScenarioError(f"speculation.method '{self.method}' is not one of {', '.join(METHODS)}")
+        if not self.num_spec_tokens:
+            raise ScenarioError("speculation.num_spec_tokens is empty; give at least one k, e.g. [3]")
+        for k in self.num_spec_tokens:
+            _whole("speculation.num_spec_tokens", k, 1)
+            if k > 64:
+                raise ScenarioError(f"speculation.num_spec_tokens must be <= 64, got {k}")
+        for a in self.acceptance or ():
+            if not (isinstance(a, int | float) and math.isfinite(a) and 0 <= a <= 1):
+                raise ScenarioError(f"speculation.acceptance must lie in 0..1, got {a!r}")
+        if self.acceptance is not None and not self.acceptance:
+            raise ScenarioError("speculation.acceptance is empty; give at least one probability")
+        if self.acceptance is not None and self.acceptance_length is not None:
+            raise ScenarioError(
+                "speculation.acceptance and speculation.acceptance_length exclude each other; give one"
+            )
+        if self.acceptance_length is not None:
+            _positive("speculation.acceptance_length", self.acceptance_length)
+            if self.acceptance_length < 1:
+                raise ScenarioError(
+                    f"speculation.acceptance_length counts the bonus token, so it is at least 1, got "
+                    f"{self.acceptance_length!r}"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Service objective of a request; None: not asked for."""
+
+    ttft_s: float | None = 1.0
+    tpot_s: float | None = 0.05
+    share: float = 0.95
+    """Share of requests that must meet both."""
+
+    def __post_init__(self) -> None:
+        for name in ("ttft_s", "tpot_s"):
+            if getattr(self, name) is not None:
+                _positive(f"slo.{name}", getattr(self, name))
+        _positive("slo.share", self.share)
+        if self.share > 1:
+            raise ScenarioError(f"slo.share must be <= 1, got {self.share!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySpec:
+    """How many tokens to draft, as a rule that an engine could follow.
+
+    off          no speculation, machinery not loaded
+    static       always `num_spec_tokens`
+    schedule     by the number of requests in the step: `table` of (first, last, k); gaps and tail carry the previous k
+    off_above    `num_spec_tokens` while at most `batch_limit` requests are in the step, else 0
+    goodput      the k of 0..`num_spec_tokens` with most expected tokens per second at this batch and context
+    """
+
+    kind: Literal["off", "static", "schedule", "off_above", "goodput"]
+    num_spec_tokens: int = 0
+    """Largest k that the policy may choose; sizes buffers and lookahead as the engine does."""
+    table: tuple[tuple[int, int, int], ...] = ()
+    batch_limit: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("off", "static", "schedule", "off_above", "goodput"):
+            raise ScenarioError(
+                f"policy.kind '{self.kind}' is not off, static, schedule, off_above or goodput"
+            )
+        _whole("policy.num_spec_tokens", self.num_spec_tokens, 0)
+        if self.kind == "off" and self.num_spec_tokens:
+            raise ScenarioError("policy off takes no num_spec_tokens")
+        if self.kind == "schedule":
+            last = 0
+            if not self.table or self.table[0][0] != 1:
+                raise ScenarioError(
+                    "policy.table must be rows [first, last, k] whose first range starts at 1"
+                )
+            for row in self.table:
+                if len(row) != 3:
+                    raise ScenarioError(f"policy.table rows are [first, last, k], got {row!r}")
+                for value, low in zip(row, (1, 1, 0), strict=True):
+                    _whole("policy.table", value, low)
+                if row[0] <= last or row[1] < row[0]:
+                    raise ScenarioError(
+                        f"policy.table ranges must rise without overlap, got {row!r} after {last}"
+                    )
+                if row[2] > self.num_spec_tokens:
+                    raise ScenarioError(
+                        f"policy.table k {row[2]} exceeds num_spec_tokens {self.num_spec_tokens}"
+                    )
+                last = row[1]
+        if self.kind == "off_above":
+            _whole("policy.batch_limit", self.batch_limit, 0)
+
+    @property
+    def label(self) -> str:
+        """Short name for tables, e.g. `k=3`, `off`, `schedule 5/1/0`."""
+        if self.kind == "static":
+            return f"k={self.num_spec_tokens}"
+        if self.kind == "schedule":
+            return "schedule " + "/".join(str(k) for _, _, k in self.table)
+        if self.kind == "off_above":
+            return f"k={self.num_spec_tokens} to {self.batch_limit}"
+        if self.kind == "goodput":
+            return f"adaptive<={self.num_spec_tokens}"
+        return "off"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLimits:
+    """Everything that bounds the batch of one replica, after weights, drafter and reserve have left memory."""
+
+    num_kv_blocks: int
+    block_size_tokens: int = 16
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    max_model_len: int = 131072
+    fixed_blocks_per_request: int = 0
+    """Blocks a request holds whatever its length (sliding-window layers)."""
+    lookahead_drafts: bool = True
+    """Whether the drafter writes its own KV ahead, so that k more slots are reserved (False for lookup methods)."""
+    enable_prefix_caching: bool = True
+
+    def __post_init__(self) -> None:
+        for name in (
+            "num_kv_blocks",
+            "block_size_tokens",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "max_model_len",
+        ):
+            _whole(f"limits.{name}", getattr(self, name), 1)
+        _whole("limits.fixed_blocks_per_request", self.fixed_blocks_per_request, 0)

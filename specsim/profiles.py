@@ -1,0 +1,175 @@
+"""Latency profiles: the seconds that a pass costs, as few terms with units; the treaty between measuring and simulating.
+
+A profile is analytic (from datasheets, `specsim.analytic`), measured, imported or transferred; it always says
+which, how sure it is, and where each term came from. `specsim.latency` turns it into seconds of a step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from specsim.errors import ProfileError, nearest
+
+__all__ = ["PROFILE_VERSION", "DraftMode", "LatencyProfile", "PassCost", "ProfileKind"]
+
+PROFILE_VERSION = 1
+
+ProfileKind = Literal["analytic", "measured", "imported", "transferred"]
+DraftMode = Literal["none", "serial", "parallel"]
+
+
+@dataclass(frozen=True, slots=True)
+class PassCost:
+    """Seconds of one forward pass of one model on its GPUs, by what the pass contains.
+
+    Matrix work and attention run as separate kernels one after the other, so their times add; within matrix work,
+    reading weights and computing overlap partly, which `knee` describes:
+    `(memory**knee + compute**knee) ** (1 / knee)` (1 adds them, large values take the larger one).
+
+    Raises:
+        ProfileError: when a term is negative or not finite.
+    """
+
+    weights_s: float
+    """Read every weight that each token needs (attention, dense MLP, shared experts), once a pass."""
+    token_s: float
+    """Matrix compute per token in the pass, output head left out."""
+    head_weights_s: float
+    """Read the output head, once a pass."""
+    head_row_s: float
+    """Output head and sampling compute per row of logits."""
+    kv_token_s: float
+    """Read one cached token in every full-attention layer."""
+    kv_pair_s: float
+    """Compute one (query, key) pair in every full-attention layer."""
+    fixed_s: float
+    """Launches, norms, and latency of collectives, once a pass."""
+    collective_token_s: float = 0.0
+    """Collectives per token in the pass."""
+    windowed_kv_token_s: float = 0.0
+    """Read one cached token, inside the window, in every windowed layer."""
+    windowed_kv_pair_s: float = 0.0
+    """Compute one (query, key) pair in every windowed layer."""
+    window_tokens: int = 0
+    """Window of the windowed layers; 0 when there are none."""
+    experts_s: float = 0.0
+    """Read all routed experts of all MoE layers; a pass reads the share that its tokens touch."""
+    num_experts: int = 0
+    experts_per_token: int = 0
+    knee: float = 1.0
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            low = 1.0 if f.name == "knee" else 0.0
+            if not (isinstance(value, int | float) and math.isfinite(value) and value >= low):
+                raise ProfileError(f"profile term {f.name} must be finite and >= {low:g}, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyProfile:
+    """What one step of one replica costs, and how much to trust it.
+
+    Raises:
+        ProfileError: when a field is out of range or the drafter is missing for a mode that needs one.
+    """
+
+    name: str
+    kind: ProfileKind
+    target: PassCost
+    draft: PassCost | None = None
+    """One pass of the drafter; None for lookup methods."""
+    draft_mode: DraftMode = "none"
+    """`serial`: num_spec_tokens passes a round; `parallel`: one; `none`: lookup, no model."""
+    host_s: float = 0.0
+    """Scheduling, sampling and detokenising on the host that is not hidden behind the device, per step."""
+    speculation_host_s: float = 0.0
+    """Extra host and reject-sampling time per step in which drafts are verified or proposed."""
+    loaded_host_s: float = 0.0
+    """Extra time per step merely because the speculation machinery is loaded (paid at k = 0 too)."""
+    lookup_request_s: float = 0.0
+    """Host time of an n-gram or suffix lookup per decoding request and step."""
+    verify_reads_kv_once: bool = True
+    """Whether the attention kernel shares cached-KV reads over the 1 + k queries of a request."""
+    captured_tokens_max: int = 0
+    """Largest token count with a captured graph; 0 means that everything is captured without padding."""
+    uncaptured_s: float = 0.0
+    """Extra seconds of a step that is larger than any captured graph."""
+    mixed_s: float = 0.0
+    """Extra seconds of a step that holds a prefill chunk (piecewise instead of full graph)."""
+    relative_error: float = 0.0
+    """One-sigma relative error of a predicted step; 0 only for exact test profiles."""
+    covers: Mapping[str, str] = field(default_factory=dict)
+    """target, draft, gpu, tp, dtypes, attention backend, engine version, date, device: what it holds for."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Term or factor -> where the number came from."""
+    notes: tuple[str, ...] = ()
+    """Sentences for the reader: what was extrapolated, what is not modelled."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("analytic", "measured", "imported", "transferred"):
+            raise ProfileError(
+                f"profile {self.name}: kind '{self.kind}' is not analytic, measured, imported or transferred"
+            )
+        if self.draft_mode not in ("none", "serial", "parallel"):
+            raise ProfileError(
+                f"profile {self.name}: draft_mode '{self.draft_mode}' is not none, serial or parallel"
+            )
+        if (self.draft is None) != (self.draft_mode == "none"):
+            raise ProfileError(f"profile {self.name}: draft_mode '{self.draft_mode}' does not fit draft "
+                               f"{'missing' if self.draft is None else 'given'}")  # fmt: skip
+        for name in ("host_s", "speculation_host_s", "loaded_host_s", "lookup_request_s", "captured_tokens_max",
+                     "uncaptured_s", "mixed_s", "relative_error"):  # fmt: skip
+            value = getattr(self, name)
+            if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
+                raise ProfileError(f"profile {self.name}: {name} must be finite and >= 0, got {value!r}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON-able form; `from_dict` gives back an equal profile."""
+        return {"profile_version": PROFILE_VERSION, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], *, place: str = "profile") -> LatencyProfile:
+        """Read what `to_dict` wrote; unknown or missing keys are refused with `place` and the key."""
+        if not isinstance(data, Mapping):
+            raise ProfileError(f"{place}: expected an object, got {type(data).__name__}")
+        rest = dict(data)
+        version = rest.pop("profile_version", None)
+        if version != PROFILE_VERSION:
+            raise ProfileError(
+                f"{place}: profile_version is {version!r}, this specsim reads {PROFILE_VERSION}"
+            )
+        values = _checked_keys(cls, rest, place)
+        for key in ("target", "draft"):
+            if values.get(key) is not None:
+                values[key] = PassCost(**_checked_keys(PassCost, values[key], f"{place}: {key}"))
+        values["notes"] = tuple(values.get("notes", ()))
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise ProfileError(f"{place}: {error}") from error
+
+    @property
+    def sha256(self) -> str:
+        """Content hash: same terms, same hash."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+
+def _checked_keys(cls: type, data: Any, place: str) -> dict[str, Any]:
+    if not isinstance(data, Mapping):
+        raise ProfileError(f"{place}: expected an object, got {type(data).__name__}")
+    known = {f.name: f for f in fields(cls)}
+    for key in data:
+        if key not in known:
+            raise ProfileError(f"{place}: unknown key '{key}'{nearest(str(key), known)}")
+    for name, f in known.items():
+        required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        if required and name not in data:
+            raise ProfileError(f"{place}: key '{name}' is missing")
+    return dict(data)
