@@ -34,11 +34,7 @@ def _whole(place: str, value: object, low: int) -> None:
 
 
 def _positive(place: str, value: object) -> None:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not (math.isfinite(value) and value > 0)
-    ):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
         raise ScenarioError(f"{place} must be a finite number > 0, got {value!r}")
 
 
@@ -72,9 +68,7 @@ class Deployment:
                 _whole(f"deployment.{name}", getattr(self, name), 1)
         _positive("deployment.gpu_memory_utilization", self.gpu_memory_utilization)
         if self.gpu_memory_utilization > 1:
-            raise ScenarioError(
-                f"deployment.gpu_memory_utilization must be <= 1, got {self.gpu_memory_utilization!r}"
-            )
+            raise ScenarioError(f"deployment.gpu_memory_utilization must be <= 1, got {self.gpu_memory_utilization!r}")
         if self.router not in ("round_robin", "least_outstanding"):
             raise ScenarioError(f"deployment.router '{self.router}' is not round_robin or least_outstanding")
 
@@ -111,9 +105,7 @@ class Speculation:
         if self.acceptance is not None and not self.acceptance:
             raise ScenarioError("speculation.acceptance is empty; give at least one probability")
         if self.acceptance is not None and self.acceptance_length is not None:
-            raise ScenarioError(
-                "speculation.acceptance and speculation.acceptance_length exclude each other; give one"
-            )
+            raise ScenarioError("speculation.acceptance and speculation.acceptance_length exclude each other; give one")
         if self.acceptance_length is not None:
             _positive("speculation.acceptance_length", self.acceptance_length)
             if self.acceptance_length < 1:
@@ -160,31 +152,23 @@ class PolicySpec:
 
     def __post_init__(self) -> None:
         if self.kind not in ("off", "static", "schedule", "off_above", "goodput"):
-            raise ScenarioError(
-                f"policy.kind '{self.kind}' is not off, static, schedule, off_above or goodput"
-            )
+            raise ScenarioError(f"policy.kind '{self.kind}' is not off, static, schedule, off_above or goodput")
         _whole("policy.num_spec_tokens", self.num_spec_tokens, 0)
         if self.kind == "off" and self.num_spec_tokens:
             raise ScenarioError("policy off takes no num_spec_tokens")
         if self.kind == "schedule":
             last = 0
             if not self.table or self.table[0][0] != 1:
-                raise ScenarioError(
-                    "policy.table must be rows [first, last, k] whose first range starts at 1"
-                )
+                raise ScenarioError("policy.table must be rows [first, last, k] whose first range starts at 1")
             for row in self.table:
                 if len(row) != 3:
                     raise ScenarioError(f"policy.table rows are [first, last, k], got {row!r}")
                 for value, low in zip(row, (1, 1, 0), strict=True):
                     _whole("policy.table", value, low)
                 if row[0] <= last or row[1] < row[0]:
-                    raise ScenarioError(
-                        f"policy.table ranges must rise without overlap, got {row!r} after {last}"
-                    )
+                    raise ScenarioError(f"policy.table ranges must rise without overlap, got {row!r} after {last}")
                 if row[2] > self.num_spec_tokens:
-                    raise ScenarioError(
-                        f"policy.table k {row[2]} exceeds num_spec_tokens {self.num_spec_tokens}"
-                    )
+                    raise ScenarioError(f"policy.table k {row[2]} exceeds num_spec_tokens {self.num_spec_tokens}")
                 last = row[1]
         if self.kind == "off_above":
             _whole("policy.batch_limit", self.batch_limit, 0)

@@ -118,9 +118,7 @@ class LatencyProfile:
                 f"profile {self.name}: kind '{self.kind}' is not analytic, measured, imported or transferred"
             )
         if self.draft_mode not in ("none", "serial", "parallel"):
-            raise ProfileError(
-                f"profile {self.name}: draft_mode '{self.draft_mode}' is not none, serial or parallel"
-            )
+            raise ProfileError(f"profile {self.name}: draft_mode '{self.draft_mode}' is not none, serial or parallel")
         if (self.draft is None) != (self.draft_mode == "none"):
             raise ProfileError(f"profile {self.name}: draft_mode '{self.draft_mode}' does not fit draft "
                                f"{'missing' if self.draft is None else 'given'}")  # fmt: skip
@@ -142,9 +140,7 @@ class LatencyProfile:
         rest = dict(data)
         version = rest.pop("profile_version", None)
         if version != PROFILE_VERSION:
-            raise ProfileError(
-                f"{place}: profile_version is {version!r}, this specsim reads {PROFILE_VERSION}"
-            )
+            raise ProfileError(f"{place}: profile_version is {version!r}, this specsim reads {PROFILE_VERSION}")
         values = _checked_keys(cls, rest, place)
         for key in ("target", "draft"):
             if values.get(key) is not None:

@@ -52,9 +52,7 @@ class RequestColumns:
     replica: np.ndarray
 
     @classmethod
-    def empty(
-        cls, arrival_s: np.ndarray, prompt_tokens: np.ndarray, output_tokens: np.ndarray
-    ) -> RequestColumns:
+    def empty(cls, arrival_s: np.ndarray, prompt_tokens: np.ndarray, output_tokens: np.ndarray) -> RequestColumns:
         n = len(arrival_s)
         return cls(
             arrival_s=np.array(arrival_s, dtype=np.float64),

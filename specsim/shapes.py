@@ -98,22 +98,16 @@ class ModelShape:
                 continue
             low = 1 if f.name in positive else 0
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise CatalogueError(
-                    f"model {self.name}: {f.name} must be a whole number >= {low}, got {value!r}"
-                )
+                raise CatalogueError(f"model {self.name}: {f.name} must be a whole number >= {low}, got {value!r}")
         if self.num_heads % self.num_kv_heads:
             raise CatalogueError(
                 f"model {self.name}: num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
             )
         if self.windowed_layers > self.num_layers or self.moe_layers > self.num_layers:
-            raise CatalogueError(
-                f"model {self.name}: more windowed or MoE layers than layers ({self.num_layers})"
-            )
+            raise CatalogueError(f"model {self.name}: more windowed or MoE layers than layers ({self.num_layers})")
         if self.windowed_layers and not self.window_tokens:
             raise CatalogueError(f"model {self.name}: windowed_layers is set but window_tokens is 0")
-        if self.moe_layers and not (
-            0 < self.experts_per_token <= self.num_experts and self.moe_intermediate_size
-        ):
+        if self.moe_layers and not (0 < self.experts_per_token <= self.num_experts and self.moe_intermediate_size):
             raise CatalogueError(
                 f"model {self.name}: moe_layers needs num_experts, experts_per_token <= num_experts and "
                 f"moe_intermediate_size"
@@ -122,15 +116,11 @@ class ModelShape:
             raise CatalogueError(f"model {self.name}: intermediate_size is 0 but {self.num_layers - self.moe_layers} "
                                  f"layers are dense")  # fmt: skip
         if self.kv_lora_rank and not (self.qk_rope_head_dim and self.qk_nope_head_dim and self.v_head_dim):
-            raise CatalogueError(
-                f"model {self.name}: MLA needs qk_rope_head_dim, qk_nope_head_dim and v_head_dim"
-            )
+            raise CatalogueError(f"model {self.name}: MLA needs qk_rope_head_dim, qk_nope_head_dim and v_head_dim")
         for name in ("native_weight_dtype", "native_expert_dtype"):
             value = getattr(self, name)
             if value and value not in WEIGHT_BITS:
-                raise CatalogueError(
-                    f"model {self.name}: {name} '{value}' is not one of {', '.join(WEIGHT_BITS)}"
-                )
+                raise CatalogueError(f"model {self.name}: {name} '{value}' is not one of {', '.join(WEIGHT_BITS)}")
 
     # Parameters. Biases, norms and rotary tables are left out: under 0.1 % of any catalogue model.
 
@@ -142,9 +132,7 @@ class ModelShape:
     def attention_parameters(self) -> int:
         """Attention weights of all layers: q, k, v, o projections, or their low-rank MLA forms."""
         h, heads = self.hidden_size, self.num_heads
-        entry = (
-            2 * h if self.kind in ("eagle3",) else h
-        )  # EAGLE-3 attends over [embedding; fused hidden state]
+        entry = 2 * h if self.kind in ("eagle3",) else h  # EAGLE-3 attends over [embedding; fused hidden state]
         if self.is_mla:
             qk = self.qk_nope_head_dim + self.qk_rope_head_dim
             q = h * self.q_lora_rank + self.q_lora_rank * heads * qk if self.q_lora_rank else h * heads * qk
