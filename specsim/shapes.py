@@ -77,6 +77,8 @@ class ModelShape:
     fused_hidden_states: int = 0
     """Hidden vectors concatenated and projected to `hidden_size` on entry: EAGLE 2, EAGLE-3 3 (the target's
     low, middle and high layer), MTP 2, plain models 0."""
+    target_hidden_size: int = 0
+    """Width of the target's hidden vectors when it differs from the drafter's own; 0 means `hidden_size`."""
     draft_vocab_size: int = 0
     """Rows of the drafter's own output head (EAGLE-3 heads often use 32,000); 0 means `vocab_size`."""
     shares_target_head: bool = False
@@ -88,6 +90,8 @@ class ModelShape:
     source: str = ""
     date: str = ""
     doubtful: tuple[str, ...] = ()
+    """Names of the fields that could not be verified."""
+    notes: str = ""
 
     def __post_init__(self) -> None:
         positive = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "vocab_size",
@@ -161,7 +165,11 @@ class ModelShape:
     @property
     def fusion_parameters(self) -> int:
         """Projection of concatenated hidden states on entry of EAGLE-type and MTP drafters."""
-        return self.fused_hidden_states * self.hidden_size * self.hidden_size
+        if self.kind == "eagle3":  # only target vectors are fused; the embedding joins at the attention input
+            return self.fused_hidden_states * (self.target_hidden_size or self.hidden_size) * self.hidden_size
+        target = min(self.fused_hidden_states, 1) * (self.target_hidden_size or self.hidden_size)
+        own = max(self.fused_hidden_states - 1, 0) * self.hidden_size
+        return (target + own) * self.hidden_size
 
     @property
     def head_parameters(self) -> int:
@@ -220,6 +228,13 @@ class Price:
     provider: str
     source: str
     date: str
+    doubtful: str = ""
+    """Why the figure is not to be trusted; empty when nothing speaks against it."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.usd_per_gpu_h) and self.usd_per_gpu_h > 0):
+            raise CatalogueError(f"price of {self.provider}: usd_per_gpu_h must be finite and > 0, got "
+                                 f"{self.usd_per_gpu_h!r}")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,60 @@
+"""Reading of catalogue files, shared by GPUs and models: checked TOML tables in, names found however they are spelt.
+
+Leaves out: the meaning of any field, which belongs to `hardware` and `models`.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from typing import Any
+
+from specsim.errors import CatalogueError, nearest
+
+__all__ = ["NameIndex", "check_keys", "name_key", "packaged_toml"]
+
+
+def packaged_toml(name: str) -> dict[str, Any]:
+    """The parsed file `name` of the packaged catalogue."""
+    return tomllib.loads(files("scenarios").joinpath("catalogue", name).read_text(encoding="utf-8"))
+
+
+def check_keys(entry: Mapping[str, Any], known: Iterable[str], place: str) -> None:
+    """Raise `CatalogueError` naming the first key of `entry` that is not in `known`, with the nearest right one."""
+    names = list(known)
+    for key in entry:
+        if key not in names:
+            raise CatalogueError(f"{place}: unknown key '{key}'{nearest(key, names)}")
+
+
+def name_key(name: str) -> str:
+    """Spelling-insensitive form of a name: letters and digits only, lower case."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+class NameIndex:
+    """Canonical names by any spelling of themselves or of their aliases.
+
+    Raises:
+        CatalogueError: when two entries claim the same spelling.
+    """
+
+    def __init__(self, kind: str, names: Mapping[str, Iterable[str]]) -> None:
+        self._kind = kind
+        self._names = list(names)
+        self._by_key: dict[str, str] = {}
+        for name, aliases in names.items():
+            for spelling in (name, *aliases):
+                owner = self._by_key.setdefault(name_key(spelling), name)
+                if owner != name:
+                    raise CatalogueError(f"{kind} catalogue: '{spelling}' names both {owner} and {name}")
+
+    def get(self, name: str) -> str | None:
+        """The canonical name, or None when no entry is spelt like `name`."""
+        return self._by_key.get(name_key(name))
+
+    def suggestion(self, name: str) -> str:
+        """`" (did you mean 'x'?)"` for the entry spelt most like `name`, or an empty string."""
+        return nearest(name, self._names) or nearest(name_key(name), self._by_key)

@@ -1,0 +1,108 @@
+"""Models of the catalogue, a user's own config.json beside them, and the usual drafter of each target.
+
+Leaves out: quality, tokenizers, chat templates; two models are taken to share a vocabulary only when the catalogue
+says so. Numbers come from `scenarios/catalogue/models.toml`, which names the config.json behind each shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from scenarios.lookup import NameIndex, check_keys, packaged_toml
+from specsim.errors import CatalogueError, nearest
+from specsim.shapes import ModelShape
+
+__all__ = ["DRAFT_METHODS", "default_drafter", "load_models", "model"]
+
+DRAFT_METHODS: Mapping[str, bool] = MappingProxyType(
+    {"draft_model": True, "eagle": True, "eagle3": True, "mtp": True, "ngram": False, "suffix": False}
+)
+"""Drafting methods, with whether each one runs a model of its own."""
+
+_SHAPE_KEYS = tuple(f.name for f in fields(ModelShape))
+_MODEL_KEYS = (*_SHAPE_KEYS, "repos", "drafters")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    shape: ModelShape
+    repos: tuple[str, ...]
+    drafters: Mapping[str, str]
+
+
+@cache
+def _entries() -> Mapping[str, _Entry]:
+    entries: dict[str, _Entry] = {}
+    for row in packaged_toml("models.toml")["model"]:
+        check_keys(row, _MODEL_KEYS, f"models.toml, {row.get('name')}")
+        repos = tuple(row.get("repos", ()))
+        values: dict[str, Any] = {key: value for key, value in row.items() if key in _SHAPE_KEYS}
+        values["doubtful"] = tuple(row.get("doubtful", ()))
+        values.setdefault("source", f"config.json of {repos[0]}" if repos else "")
+        entries[row["name"]] = _Entry(ModelShape(**values), repos, row.get("drafters", {}))
+    for name, entry in entries.items():
+        for method, drafter in entry.drafters.items():
+            if drafter not in entries:
+                raise CatalogueError(f"models.toml, {name}: drafter '{drafter}' ({method}) is not in the catalogue")
+    return MappingProxyType(entries)
+
+
+@cache
+def load_models() -> Mapping[str, ModelShape]:
+    """Every model and drafter of the catalogue by its name, in catalogue order."""
+    return MappingProxyType({name: entry.shape for name, entry in _entries().items()})
+
+
+@cache
+def _index() -> NameIndex:
+    names = {}
+    for name, entry in _entries().items():
+        names[name] = (*entry.repos, *(repo.split("/")[-1] for repo in entry.repos))
+    return NameIndex("model", names)
+
+
+def model(name_or_path: str) -> ModelShape:
+    """The shape of a catalogue model (by name or Hugging Face repository) or of a config.json on disk.
+
+    The catalogue is asked first; `./name` always means the disk.
+
+    Raises:
+        CatalogueError: when it is neither, or the file cannot be understood.
+    """
+    hit = _index().get(name_or_path) if not name_or_path.startswith((".", "/", "~")) else None
+    if hit is not None:
+        return load_models()[hit]
+    path = Path(name_or_path).expanduser()
+    if path.exists() or name_or_path.startswith((".", "/", "~")) or name_or_path.endswith(".json"):
+        from scenarios.hf_config import read_config
+
+        return read_config(path)
+    raise CatalogueError(
+        f"model '{name_or_path}' is not in the catalogue{_index().suggestion(name_or_path)}; "
+        f"`specsim model list` shows all {len(load_models())}, or give the path of its config.json"
+    )
+
+
+def default_drafter(target: ModelShape, method: str) -> ModelShape | None:
+    """The usual drafter of `target` for `method`; None for methods without a model (`ngram`, `suffix`).
+
+    Raises:
+        CatalogueError: when the method is unknown or the catalogue knows no drafter for this target.
+    """
+    if method not in DRAFT_METHODS:
+        raise CatalogueError(f"unknown draft method '{method}'{nearest(method, DRAFT_METHODS)}; "
+                             f"one of {', '.join(DRAFT_METHODS)}")  # fmt: skip
+    if not DRAFT_METHODS[method]:
+        return None
+    entry = _entries().get(target.name)
+    if entry is not None and method in entry.drafters:
+        return load_models()[entry.drafters[method]]
+    raise CatalogueError(
+        f"model {target.name}: no default drafter is known for method '{method}'; "
+        f"name one from `specsim model list` or give the path of its config.json"
+    )
