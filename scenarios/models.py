@@ -42,6 +42,7 @@ def _entries() -> Mapping[str, _Entry]:
         check_keys(row, _MODEL_KEYS, f"models.toml, {row.get('name')}")
         repos = tuple(row.get("repos", ()))
         values: dict[str, Any] = {key: value for key, value in row.items() if key in _SHAPE_KEYS}
+        values.setdefault("intermediate_size", 0)
         values["doubtful"] = tuple(row.get("doubtful", ()))
         values.setdefault("source", f"config.json of {repos[0]}" if repos else "")
         entries[row["name"]] = _Entry(ModelShape(**values), repos, row.get("drafters", {}))
