@@ -2,15 +2,21 @@
 
 Models: one target pass over decoding and prefilling tokens together, weights read once, expert coverage, attention
 over cached tokens, graph padding and the slower mode beyond the captured sizes, then the drafter's passes for the
-next round in the same step, as vLLM V1 runs them.
+next round in the same step, as vLLM V1 runs them: the first pass takes every token of the step (the drafter catches
+up on accepted and prompt tokens), each further one takes one token a request.
 Leaves out: overlap of drafting with scheduling, jitter. Numbers: a LatencyProfile; nothing is hard-coded here.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-__all__ = ["StepWork"]
+from specsim.profiles import LatencyProfile, PassCost
+
+__all__ = ["StepCost", "StepWork", "captured_sizes"]
+
+_MEMO_LIMIT = 200_000
 
 
 @dataclass(slots=True)
@@ -39,3 +45,259 @@ class StepWork:
     """Drafts that the drafter makes per request at the end of this step."""
     machinery: bool = False
     """Whether speculation is loaded at all (False only for the policy `off`)."""
+
+
+def captured_sizes(largest: int) -> list[int]:
+    """Token counts with a captured graph up to `largest`, as vLLM chooses them: 1, 2, 4, by 8 to 256, then by 16."""
+    sizes = [1, 2, 4, *range(8, 257, 8), *range(272, max(largest, 256) + 1, 16)]
+    return [size for size in sizes if size <= largest]
+
+
+class _Pass:
+    """One model's pass, compiled: matrix and head seconds by token count are remembered."""
+
+    __slots__ = ("_heads", "_matrices", "cost")
+
+    def __init__(self, cost: PassCost) -> None:
+        self.cost = cost
+        self._matrices: dict[int, float] = {0: 0.0}
+        self._heads: dict[int, float] = {0: 0.0}
+
+    def memory_s(self, tokens: int) -> float:
+        """Read weights and the experts that `tokens` tokens are expected to touch."""
+        c = self.cost
+        if c.experts_s <= 0.0 or c.num_experts <= 0:
+            return c.weights_s + c.experts_s
+        return c.weights_s + c.experts_s * (1.0 - (1.0 - c.experts_per_token / c.num_experts) ** tokens)
+
+    def knee(self, memory: float, compute: float) -> float:
+        if memory == 0.0 or compute == 0.0:
+            return memory + compute
+        # scaled by the larger one, so that no power overflows or underflows
+        low, high = (memory, compute) if memory < compute else (compute, memory)
+        return high * (1.0 + (low / high) ** self.cost.knee) ** (1.0 / self.cost.knee)
+
+    def matrix(self, tokens: int) -> float:
+        """Everything but head and attention of a pass over `tokens` tokens, seconds; 0 for an empty pass."""
+        value = self._matrices.get(tokens)
+        if value is None:
+            c = self.cost
+            value = self.knee(self.memory_s(tokens), tokens * c.token_s) + tokens * c.collective_token_s + c.fixed_s
+            self._matrices[tokens] = value
+        return value
+
+    def head(self, rows: int) -> float:
+        """Output head and sampling of `rows` rows of logits, seconds."""
+        value = self._heads.get(rows)
+        if value is None:
+            c = self.cost
+            value = self._heads[rows] = self.knee(c.head_weights_s, rows * c.head_row_s)
+        return value
+
+    def kv_rates(self, width: float, unsplit: float, *, read_once: bool) -> tuple[float, float]:
+        """Attention seconds per cached token in full and in windowed layers, for `width` queries a request."""
+        c = self.cost
+        reads = unsplit if read_once else unsplit * width
+        full = max(c.kv_token_s * reads, width * max(c.kv_pair_s, c.decode_kv_pair_s))
+        windowed = max(c.windowed_kv_token_s * reads, width * c.windowed_kv_pair_s)
+        return full, windowed
+
+    def prefill(self, work: StepWork) -> float:
+        """Attention of this step's chunks, seconds; windowed layers read at most a window before each step's chunk."""
+        c = self.cost
+        full = max(work.prefill_kv_tokens * c.kv_token_s, work.prefill_pairs * c.kv_pair_s)
+        if not c.window_tokens:
+            return full
+        pairs = work.prefill_windowed_pairs or min(work.prefill_pairs, work.prefill_tokens * c.window_tokens)
+        reads = min(work.prefill_kv_tokens, c.window_tokens)
+        return full + max(reads * c.windowed_kv_token_s, pairs * c.windowed_kv_pair_s)
+
+
+class StepCost:
+    """Seconds of steps under one profile, compiled once and then asked millions of times.
+
+    Pure decode steps are linear in the cached tokens once their make-up is fixed, so the rest is remembered by
+    (requests, drafts, next k, machinery).
+    """
+
+    def __init__(self, profile: LatencyProfile) -> None:
+        self.profile = profile
+        self._target = _Pass(profile.target)
+        self._draft = None if profile.draft is None else _Pass(profile.draft)
+        self._decode: dict[tuple[int, int, int, bool], tuple[float, float, float]] = {}
+        self._padded = _padding(profile.captured_tokens_max)
+
+    def step_s(self, work: StepWork) -> float:
+        """Seconds of the step that `work` describes."""
+        if work.prefill_tokens or work.prefill_rows:
+            return math.fsum(self.parts(work).values())
+        key = (work.decode_requests, work.draft_tokens, work.next_num_spec_tokens, work.machinery)
+        terms = self._decode.get(key)
+        if terms is None:
+            terms = self._decode_terms(key)
+        return terms[0] + work.kv_tokens * terms[1] + work.windowed_kv_tokens * terms[2]
+
+    def parts(self, work: StepWork) -> dict[str, float]:
+        """The same seconds by cause, in the order in which they occur; their sum is `step_s`.
+
+        weights    reading weights and experts, output head included
+        compute    what matrix products add to that, output head included
+        kv         attention: cached keys and values, and the pairs of prefill chunks
+        fixed      launches and norms of the target pass, and latency of collectives
+        collectives  the part of collectives that grows with tokens
+        graph      padding to captured sizes, and what steps outside a full graph pay
+        draft      the drafter's passes for the next round
+        lookup     n-gram search
+        host       scheduling and sampling
+        speculation  host and rejection sampling because of speculation
+        """
+        p, target, c = self.profile, self._target, self._target.cost
+        decode, drafts = work.decode_requests, work.draft_tokens
+        tokens = decode + drafts + work.prefill_tokens
+        rows = decode + drafts + work.prefill_rows
+        width, unsplit = self._width(decode, drafts)
+        full, windowed = target.kv_rates(width, unsplit, read_once=p.verify_reads_kv_once)
+        padded, graph = tokens, 0.0
+        if work.prefill_tokens:
+            graph = p.mixed_s
+        elif p.captured_tokens_max and tokens > p.captured_tokens_max:
+            graph = p.uncaptured_s
+        elif p.captured_tokens_max and (not drafts or drafts % decode):
+            padded = self._padded[tokens]
+        graph += target.matrix(padded) - target.matrix(tokens)
+        memory = (target.memory_s(tokens) if tokens else 0.0) + (c.head_weights_s if rows else 0.0)
+        fixed = c.fixed_s if tokens else 0.0
+        collectives = tokens * c.collective_token_s
+        spoken = p.speculation_host_s if drafts or work.next_num_spec_tokens else 0.0
+        if work.machinery:
+            spoken += p.loaded_host_s + decode * p.loaded_request_s
+        lookup = p.lookup_request_s * decode if p.draft is None and work.next_num_spec_tokens else 0.0
+        return {
+            "weights": memory,
+            "compute": target.matrix(tokens) - fixed - collectives + target.head(rows) - memory,
+            "kv": work.kv_tokens * full + work.windowed_kv_tokens * windowed + target.prefill(work),
+            "fixed": fixed,
+            "collectives": collectives,
+            "graph": graph,
+            "draft": self._draft_s(work, tokens, width, unsplit),
+            "lookup": lookup,
+            "host": p.host_s,
+            "speculation": spoken,
+        }
+
+    def decode_step_s(
+        self,
+        batch: int,
+        context_tokens: float,
+        num_spec_tokens: int = 0,
+        *,
+        machinery: bool | None = None,
+        drafts_per_request: float | None = None,
+        draft_nodes: int | None = None,
+    ) -> float:
+        """Seconds of one steady decode step: `batch` requests at a mean context, drafting as they verify.
+
+        `machinery` None: loaded when `num_spec_tokens` > 0. `drafts_per_request`: mean drafts verified, below
+        `num_spec_tokens` for lookup methods that often propose nothing. `draft_nodes`: a tree of that many drafts
+        and depth `num_spec_tokens`: verify is 1 + nodes wide, the drafter makes one pass a level over its share
+        of the nodes.
+        """
+        loaded = num_spec_tokens > 0 if machinery is None else machinery
+        window = self.profile.target.window_tokens
+        kv = batch * context_tokens
+        windowed = batch * min(context_tokens, window)
+        if draft_nodes is not None and num_spec_tokens > 0:
+            return self._tree_step_s(batch, kv, windowed, num_spec_tokens, draft_nodes)
+        mean = num_spec_tokens if drafts_per_request is None else min(drafts_per_request, num_spec_tokens)
+        low = math.floor(batch * mean)
+        share = batch * mean - low
+        seconds = 0.0
+        for drafts, weight in ((low, 1.0 - share), (low + 1, share)):
+            if weight > 0.0:
+                terms = self._terms((batch, drafts, num_spec_tokens, loaded))
+                seconds += weight * (terms[0] + kv * terms[1] + windowed * terms[2])
+        return seconds
+
+    def _terms(self, key: tuple[int, int, int, bool]) -> tuple[float, float, float]:
+        return self._decode.get(key) or self._decode_terms(key)
+
+    def _decode_terms(self, key: tuple[int, int, int, bool]) -> tuple[float, float, float]:
+        """(seconds without cache, per cached token, per windowed cached token) of a pure decode step."""
+        decode, drafts, next_k, machinery = key
+        work = StepWork(decode_requests=decode, draft_tokens=drafts, next_num_spec_tokens=next_k, machinery=machinery)
+        base = math.fsum(self.parts(work).values())
+        width, unsplit = self._width(decode, drafts)
+        full, windowed = self._target.kv_rates(width, unsplit, read_once=self.profile.verify_reads_kv_once)
+        if next_k and self._draft is not None:
+            draft_full, draft_windowed = self._draft_kv_rates(next_k, width, unsplit)
+            full, windowed = full + draft_full, windowed + draft_windowed
+        if len(self._decode) >= _MEMO_LIMIT:
+            self._decode.clear()
+        terms = self._decode[key] = (base, full, windowed)
+        return terms
+
+    def _width(self, decode: int, drafts: int) -> tuple[float, float]:
+        """Mean queries a request, and how much slower an attention kernel reads that does not split its cache."""
+        if not drafts:
+            return 1.0, 1.0
+        return (decode + drafts) / decode, max(1.0, self.profile.verify_unsplit_requests / decode)
+
+    def _draft_kv_rates(self, num_spec_tokens: int, width: float, unsplit: float) -> tuple[float, float]:
+        """Drafter's attention seconds per cached token over all passes of a round: (full, windowed).
+
+        Steps carry the cache cut at the target's window only; a windowed drafter of a target without windows is
+        charged for the full cache.
+        """
+        assert self._draft is not None
+        once = self.profile.verify_reads_kv_once
+        if self.profile.draft_mode == "parallel":
+            full, windowed = self._draft.kv_rates(width + num_spec_tokens - 1, unsplit, read_once=once)
+        else:
+            first, later = (self._draft.kv_rates(w, u, read_once=once) for w, u in ((width, unsplit), (1.0, 1.0)))
+            full, windowed = (a + (num_spec_tokens - 1) * b for a, b in zip(first, later, strict=True))
+        return (full, windowed) if self.profile.target.window_tokens else (full + windowed, 0.0)
+
+    def _draft_s(self, work: StepWork, tokens: int, width: float, unsplit: float) -> float:
+        k, draft = work.next_num_spec_tokens, self._draft
+        if not k or draft is None or not tokens:
+            return 0.0
+        rows = work.decode_requests + work.prefill_rows
+        full, windowed = self._draft_kv_rates(k, width, unsplit)
+        seconds = work.kv_tokens * full + work.windowed_kv_tokens * windowed + draft.prefill(work)
+        if self.profile.draft_mode == "parallel":
+            return seconds + draft.matrix(tokens + rows * (k - 1)) + draft.head(rows * k)
+        if rows:
+            seconds += (k - 1) * (draft.matrix(rows) + draft.head(rows))
+        if work.prefill_rows:
+            later = draft.kv_rates(1.0, 1.0, read_once=True)[0]
+            seconds += (k - 1) * later * (work.prefill_kv_tokens + work.prefill_tokens)
+        return seconds + draft.matrix(tokens) + draft.head(rows)
+
+    def _tree_step_s(self, batch: int, kv: float, windowed: float, depth: int, nodes: int) -> float:
+        """A tree round: verify every node, then one drafter pass a level; the drafter catches up on one path only."""
+        drafts = batch * nodes
+        work = StepWork(decode_requests=batch, draft_tokens=drafts, machinery=True)
+        seconds = math.fsum(self.parts(work).values())
+        width, unsplit = self._width(batch, drafts)
+        full, windowed_rate = self._target.kv_rates(width, unsplit, read_once=self.profile.verify_reads_kv_once)
+        draft = self._draft
+        if draft is not None:
+            level = math.ceil(nodes / depth)
+            seconds += draft.matrix(batch * (depth + 1)) + draft.head(batch)
+            seconds += (depth - 1) * (draft.matrix(batch * level) + draft.head(batch * level))
+            draft_full, draft_windowed = self._draft_kv_rates(depth, depth + 1.0, unsplit)
+            full, windowed_rate = full + draft_full, windowed_rate + draft_windowed
+        else:
+            seconds += batch * self.profile.lookup_request_s
+        return seconds + kv * full + windowed * windowed_rate
+
+
+def _padding(largest: int) -> list[int]:
+    """Token count -> captured size that it is padded to, 0..largest."""
+    padded = [0] * (largest + 1)
+    low = 1
+    for size in captured_sizes(largest):
+        padded[low : size + 1] = [size] * (size + 1 - low)
+        low = size + 1
+    padded[low:] = range(low, largest + 1)
+    return padded

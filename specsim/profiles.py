@@ -1,4 +1,4 @@
-"""Latency profiles: the seconds that a pass costs, as few terms with units; the treaty between measuring and simulating.
+"""Latency profiles: the seconds that a pass costs, as few terms with units, agreed between measuring and simulating.
 
 A profile is analytic (from datasheets, `specsim.analytic`), measured, imported or transferred; it always says
 which, how sure it is, and where each term came from. `specsim.latency` turns it into seconds of a step.
@@ -47,7 +47,7 @@ class PassCost:
     kv_token_s: float
     """Read one cached token in every full-attention layer."""
     kv_pair_s: float
-    """Compute one (query, key) pair in every full-attention layer."""
+    """Compute one (query, key) pair in every full-attention layer, as prefill does it."""
     fixed_s: float
     """Launches, norms, and latency of collectives, once a pass."""
     collective_token_s: float = 0.0
@@ -63,6 +63,9 @@ class PassCost:
     num_experts: int = 0
     experts_per_token: int = 0
     knee: float = 1.0
+    decode_kv_pair_s: float = 0.0
+    """The same for decoding and verifying, where the kernel does more work a pair (MLA attends in the latent space);
+    the larger of it and `kv_pair_s` counts."""
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -93,10 +96,15 @@ class LatencyProfile:
     """Extra host and reject-sampling time per step in which drafts are verified or proposed."""
     loaded_host_s: float = 0.0
     """Extra time per step merely because the speculation machinery is loaded (paid at k = 0 too)."""
+    loaded_request_s: float = 0.0
+    """The same per decoding request and step."""
     lookup_request_s: float = 0.0
     """Host time of an n-gram or suffix lookup per decoding request and step."""
     verify_reads_kv_once: bool = True
     """Whether the attention kernel shares cached-KV reads over the 1 + k queries of a request."""
+    verify_unsplit_requests: float = 0.0
+    """Requests that fill the GPU when the attention kernel does not split the cache of a request with several
+    queries (FlashAttention 2); below it verify reads the cache slower in proportion. 0: the kernel splits."""
     captured_tokens_max: int = 0
     """Largest token count with a captured graph; 0 means that everything is captured without padding."""
     uncaptured_s: float = 0.0
@@ -122,8 +130,9 @@ class LatencyProfile:
         if (self.draft is None) != (self.draft_mode == "none"):
             raise ProfileError(f"profile {self.name}: draft_mode '{self.draft_mode}' does not fit draft "
                                f"{'missing' if self.draft is None else 'given'}")  # fmt: skip
-        for name in ("host_s", "speculation_host_s", "loaded_host_s", "lookup_request_s", "captured_tokens_max",
-                     "uncaptured_s", "mixed_s", "relative_error"):  # fmt: skip
+        for name in ("host_s", "speculation_host_s", "loaded_host_s", "loaded_request_s", "lookup_request_s",
+                     "verify_unsplit_requests", "captured_tokens_max", "uncaptured_s", "mixed_s",
+                     "relative_error"):  # fmt: skip
             value = getattr(self, name)
             if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
                 raise ProfileError(f"profile {self.name}: {name} must be finite and >= 0, got {value!r}")

@@ -1,0 +1,127 @@
+"""Efficiency factors: how far real kernels stay below datasheets, all in one place, each with its source.
+
+Models: nothing by itself; `specsim.analytic` multiplies and divides by these. They were set from a published linear
+cost fit (Llama-3.1-8B, bf16, one H100, vLLM: target 3.926e-8 s per cached token + 2.101e-5 s per token + 5.886e-3 s,
+EAGLE round of three passes 2.135e-3 s, 1.207e-3 s a step on the host; below "the 8B fit") together with physics, so
+that both ends of the range stay sensible; then compared with other published measurements without tuning to rows.
+Leaves out: clocks and power limits, kernel versions, CPU speed. Hence the wide band of an analytic profile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from specsim.shapes import Gpu
+
+__all__ = ["FACTORS", "Factors", "GpuFamily", "captured_tokens_default", "factor_sources", "gpu_family"]
+
+GpuFamily = Literal["nvidia-datacentre", "nvidia-older", "amd"]
+
+_BLACKWELL = ("B200", "B300", "GB200", "GB300")
+_SPLITTING = ("H100", "H200", "H20", "GH200", *_BLACKWELL)
+
+
+def gpu_family(gpu: Gpu) -> GpuFamily:
+    """Kernel family by name: Hopper and data-centre Blackwell, AMD Instinct, or everything else (FlashAttention 2)."""
+    first = _first_word(gpu)
+    if first.startswith("MI") and first[2:3].isdigit():
+        return "amd"
+    return "nvidia-datacentre" if first in _SPLITTING else "nvidia-older"
+
+
+def captured_tokens_default(gpu: Gpu) -> int:
+    """vLLM's ceiling of captured token counts: 1024 on data-centre Blackwell, else 512 (engine notes, vLLM 0.33)."""
+    return 1024 if _first_word(gpu) in _BLACKWELL else 512
+
+
+def _first_word(gpu: Gpu) -> str:
+    name = gpu.name.upper()
+    for maker in ("NVIDIA", "AMD", "INSTINCT"):
+        name = name.replace(maker, "")
+    words = name.replace("-", " ").split()
+    return words[0] if words else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """The numbers. Efficiencies are shares of the datasheet figure, times are seconds."""
+
+    weight_bandwidth: float = 0.87
+    kv_bandwidth: float = 0.95
+    amd_compute_factor: float = 0.65
+    moe_compute_factor: float = 0.75
+    attention_compute: float = 0.50
+    activation_bytes: float = 40.0
+    """Bytes moved per hidden value, token and layer outside of matrix products."""
+    sampling_bytes: float = 20.0
+    """Bytes moved per vocabulary entry and row of logits."""
+    dequantise: float = 0.85
+    """What weight-only quantised products keep of bandwidth and of the compute rate."""
+    knee: float = 1.3
+    layer_fixed_s: float = 20e-6
+    pass_fixed_s: float = 30e-6
+    draft_pass_fixed_s: float = 130e-6
+    host_s: float = 1.2e-3
+    speculation_host_s: float = 0.25e-3
+    loaded_host_s: float = 0.35e-3
+    loaded_request_s: float = 3e-6
+    lookup_request_s: float = 8e-6
+    fast_link_latency_s: float = 9e-6
+    slow_link_latency_s: float = 25e-6
+    between_servers_latency_s: float = 35e-6
+    fast_link_bytes_per_s: float = 150e9
+    """A link at least this fast counts as fast (NVLink, xGMI); slower ones are PCIe."""
+    between_servers_bytes_per_s: float = 50e9
+    fast_link_bandwidth: float = 0.70
+    slow_link_bandwidth: float = 0.60
+    mixed_layer_s: float = 5e-6
+    uncaptured_layer_s: float = 10e-6
+    unsplit_blocks: int = 108
+    relative_error: float = 0.25
+
+    def compute_efficiency(self, dtype: str) -> float:
+        """Share of the dense peak that large products reach in a compute dtype (`bf16`, `fp8`, `int8`, `fp4`)."""
+        return {"bf16": 0.70, "fp8": 0.60, "int8": 0.55, "fp4": 0.50}[dtype]
+
+
+FACTORS = Factors()
+"""The shipped set."""
+
+_FIT = "the 8B fit (design notes: Llama-3.1-8B, bf16, one H100, vLLM)"
+
+_SOURCES: Mapping[str, str] = {
+    "weight_bandwidth": f"{_FIT}: 15.0 GB of weights in 5.886 ms less 20 us a layer; aiconfigurator assumes 0.8",
+    "kv_bandwidth": f"{_FIT}: 3.926e-8 s for 131,072 bytes is 0.997 of the datasheet; lowered for kernel tails",
+    "compute": f"{_FIT}: 2.101e-5 s a token, activations taken out; public GEMM tests on H100 reach 0.7 of 989 TFLOP/s",
+    "amd_compute_factor": "public GEMM tests on MI300X reach about 620 of 1307 TFLOP/s, 0.47",
+    "moe_compute_factor": "assumed: grouped products have few rows per expert",
+    "attention_compute": "FlashAttention papers: 0.35 to 0.75 of the peak forward, by version and length",
+    "activation_bytes": "count of elementwise reads and writes per hidden value and layer (norms, rope)",
+    "sampling_bytes": "logits written, widened to 32 bits, and passed over by soft-max and sampling",
+    "dequantise": "assumed: weight-only kernels such as Marlin lose some of both rates",
+    "knee": f"{_FIT} at 512 tokens with the compute efficiency above: memory and compute overlap only in part",
+    "layer_fixed_s": "about ten graph-launched kernels a layer at 2 us",
+    "draft_pass_fixed_s": f"{_FIT}: 2.135 ms for three EAGLE passes less 1.55 GB read in each",
+    "host_s": f"{_FIT}: 1.207 ms per step",
+    "speculation_host_s": "vLLM PR 20780: EAGLE steps at k=2..7 extrapolated to k=0 lie 0.65 ms over plain decoding, "
+    "split with loaded_host_s",
+    "loaded_host_s": "vLLM issue 49548: k=0 with the machinery loaded costs +6.6 % TPOT at concurrency 2; "
+    "the 0.65 ms of vLLM PR 20780 leave less",
+    "loaded_request_s": "vLLM issue 49548: +21.6 % at concurrency 189 on a 31B model; the published EAGLE rows at "
+    "batch 128 (arXiv 2601.11580) leave room for far less, so a compromise",
+    "lookup_request_s": "assumed: n-gram match on the CPU over a few hundred tokens",
+    "link_latency": "one-shot all-reduce of small messages: about 9 us over NVLink, 25 over PCIe; 35 between servers",
+    "link_bandwidth": "assumed shares of the datasheet: 0.7 NVLink, xGMI, 0.6 PCIe; 400 Gbit/s a GPU between servers",
+    "mixed_layer_s": "assumed: attention launched outside the graph",
+    "uncaptured_layer_s": "assumed: launches partly hidden behind long kernels",
+    "verify_unsplit_requests": "flash-attention issues 176 and 190: FlashAttention 2 does not split the cache for more "
+    "than one query, 7-23x at 31K on one request; 108 thread blocks fill the GPU",
+    "relative_error": "largest deviations from published baselines that were not used for fitting",
+}
+
+
+def factor_sources() -> dict[str, str]:
+    """Factor -> where its number came from, a fresh dictionary."""
+    return dict(_SOURCES)
