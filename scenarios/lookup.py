@@ -5,6 +5,7 @@ Leaves out: the meaning of any field, which belongs to `hardware` and `models`.
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -57,4 +58,5 @@ class NameIndex:
 
     def suggestion(self, name: str) -> str:
         """`" (did you mean 'x'?)"` for the entry spelt most like `name`, or an empty string."""
-        return nearest(name, self._names) or nearest(name_key(name), self._by_key)
+        close = difflib.get_close_matches(name_key(name), self._by_key, n=1, cutoff=0.6)
+        return f" (did you mean '{self._by_key[close[0]]}'?)" if close else ""

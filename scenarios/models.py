@@ -13,9 +13,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from scenarios.drafters import eagle_head, mtp_head
 from scenarios.lookup import NameIndex, check_keys, packaged_toml
 from specsim.errors import CatalogueError, nearest
-from specsim.shapes import ModelShape
+from specsim.shapes import ModelKind, ModelShape
 
 __all__ = ["DRAFT_METHODS", "default_drafter", "load_models", "model"]
 
@@ -25,6 +26,9 @@ DRAFT_METHODS: Mapping[str, bool] = MappingProxyType(
 """Drafting methods, with whether each one runs a model of its own."""
 
 _SHAPE_KEYS = tuple(f.name for f in fields(ModelShape))
+_LABEL_KEYS = ("name", "max_position_tokens", "native_weight_dtype", "native_expert_dtype", "source", "date",
+               "doubtful", "notes")  # fmt: skip
+"""Fields that do not change the network."""
 _MODEL_KEYS = (*_SHAPE_KEYS, "repos", "drafters")
 
 
@@ -67,22 +71,28 @@ def _index() -> NameIndex:
     return NameIndex("model", names)
 
 
-def model(name_or_path: str) -> ModelShape:
+def model(name_or_path: str, *, kind: ModelKind | None = None) -> ModelShape:
     """The shape of a catalogue model (by name or Hugging Face repository) or of a config.json on disk.
 
-    The catalogue is asked first; `./name` always means the disk.
+    The catalogue is asked first; `./name` always means the disk. `kind` says what a file is used as, for EAGLE heads
+    whose config is that of a plain one-layer model, and for the MTP layer inside a target's own config.
 
     Raises:
         CatalogueError: when it is neither, or the file cannot be understood.
     """
-    hit = _index().get(name_or_path) if not name_or_path.startswith((".", "/", "~")) else None
+    if not name_or_path.strip():
+        raise CatalogueError("the model name is empty; `specsim model list` shows the catalogue")
+    on_disk = name_or_path.startswith((".", "/", "~"))
+    hit = None if on_disk else _index().get(name_or_path)
     if hit is not None:
         return load_models()[hit]
-    path = Path(name_or_path).expanduser()
-    if path.exists() or name_or_path.startswith((".", "/", "~")) or name_or_path.endswith(".json"):
+    path = Path(name_or_path)
+    if name_or_path.startswith("~"):
+        path = path.expanduser()
+    if on_disk or name_or_path.endswith(".json") or _exists(path):
         from scenarios.hf_config import read_config
 
-        return read_config(path)
+        return read_config(path, kind=kind)
     raise CatalogueError(
         f"model '{name_or_path}' is not in the catalogue{_index().suggestion(name_or_path)}; "
         f"`specsim model list` shows all {len(load_models())}, or give the path of its config.json"
@@ -92,18 +102,41 @@ def model(name_or_path: str) -> ModelShape:
 def default_drafter(target: ModelShape, method: str) -> ModelShape | None:
     """The usual drafter of `target` for `method`; None for methods without a model (`ngram`, `suffix`).
 
+    A target read from a file is recognised in the catalogue by its sizes. Without a catalogue entry, `mtp` uses the
+    MTP layer that the target ships, and `eagle` and `eagle3` a head of the usual proportions, marked in `doubtful`.
+
     Raises:
-        CatalogueError: when the method is unknown or the catalogue knows no drafter for this target.
+        CatalogueError: when the method is unknown, or there is no such drafter for this target.
     """
     if method not in DRAFT_METHODS:
         raise CatalogueError(f"unknown draft method '{method}'{nearest(method, DRAFT_METHODS)}; "
                              f"one of {', '.join(DRAFT_METHODS)}")  # fmt: skip
     if not DRAFT_METHODS[method]:
         return None
-    entry = _entries().get(target.name)
+    entry = _entries().get(target.name) or _twin(target)
     if entry is not None and method in entry.drafters:
         return load_models()[entry.drafters[method]]
+    if method == "mtp":
+        return mtp_head(target)
+    if method in ("eagle", "eagle3"):
+        return eagle_head(target, "eagle3" if method == "eagle3" else "eagle")
     raise CatalogueError(
-        f"model {target.name}: no default drafter is known for method '{method}'; "
+        f"model {target.name}: no smaller model with the same vocabulary is known as its drafter; "
         f"name one from `specsim model list` or give the path of its config.json"
     )
+
+
+def _twin(target: ModelShape) -> _Entry | None:
+    """The first catalogue entry with the same sizes, context aside: the same network under another name."""
+    same = [key for key in _SHAPE_KEYS if key not in _LABEL_KEYS]
+    for entry in _entries().values():
+        if all(getattr(entry.shape, key) == getattr(target, key) for key in same):
+            return entry
+    return None
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name too long or with a NUL is no path
+        return False

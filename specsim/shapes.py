@@ -84,7 +84,8 @@ class ModelShape:
     shares_target_head: bool = False
     """The drafter reuses the target's embedding and output head (EAGLE, MTP): no memory of its own for them."""
     native_weight_dtype: str = "bf16"
-    """Dtype in which the published checkpoint stores most weights, e.g. `fp8` for DeepSeek-V3."""
+    """Dtype in which the published checkpoint stores most weights, e.g. `fp8` for DeepSeek-V3. A checkpoint in fp32
+    counts as bf16: engines load it in 16 bits."""
     native_expert_dtype: str = ""
     """Dtype of the routed experts when it differs, e.g. `mxfp4` for GPT-OSS; empty means the same."""
     source: str = ""
@@ -136,17 +137,18 @@ class ModelShape:
     def attention_parameters(self) -> int:
         """Attention weights of all layers: q, k, v, o projections, or their low-rank MLA forms."""
         h, heads = self.hidden_size, self.num_heads
-        entry = 2 * h if self.kind in ("eagle3",) else h  # EAGLE-3 attends over [embedding; fused hidden state]
         if self.is_mla:
             qk = self.qk_nope_head_dim + self.qk_rope_head_dim
-            q = h * self.q_lora_rank + self.q_lora_rank * heads * qk if self.q_lora_rank else h * heads * qk
-            kv_down = h * (self.kv_lora_rank + self.qk_rope_head_dim)
-            kv_up = self.kv_lora_rank * heads * (self.qk_nope_head_dim + self.v_head_dim)
-            per_layer = q + kv_down + kv_up + heads * self.v_head_dim * h
+            entry_width = (self.q_lora_rank or heads * qk) + self.kv_lora_rank + self.qk_rope_head_dim
+            inner = self.q_lora_rank * heads * qk  # 0 without a low-rank query
+            inner += self.kv_lora_rank * heads * (self.qk_nope_head_dim + self.v_head_dim)
+            inner += heads * self.v_head_dim * h
         else:
-            per_layer = entry * heads * self.head_dim + 2 * entry * self.num_kv_heads * self.head_dim
-            per_layer += heads * self.head_dim * h
-        return self.num_layers * per_layer
+            entry_width = (heads + 2 * self.num_kv_heads) * self.head_dim
+            inner = heads * self.head_dim * h
+        # the first EAGLE-3 layer attends over [embedding; fused hidden state], twice as wide
+        entries = self.num_layers + (1 if self.kind == "eagle3" else 0)
+        return entries * h * entry_width + self.num_layers * inner
 
     @property
     def dense_mlp_parameters(self) -> int:
