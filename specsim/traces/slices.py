@@ -1,0 +1,71 @@
+"""Cutting and rescaling a trace: window, busiest stretch, first N, faster or slower. Each leaves a note."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from specsim.errors import TraceError
+from specsim.traces.model import Trace
+from specsim.traces.options import ReadOptions
+
+__all__ = ["busiest_start", "cut", "with_note"]
+
+
+def with_note(trace: Trace, note: str) -> Trace:
+    """The trace with one more sentence in `meta.notes`."""
+    return replace(trace, meta=replace(trace.meta, notes=(*trace.meta.notes, note)))
+
+
+def busiest_start(arrival_s: np.ndarray, length_s: float) -> float:
+    """Start of the window [start, start + length) that holds most arrivals; the earliest of equals.
+
+    Windows are tried at every arrival, which contains an optimal one.
+    """
+    stops = np.searchsorted(arrival_s, arrival_s + length_s, side="left")
+    return float(arrival_s[int(np.argmax(stops - np.arange(len(arrival_s))))])
+
+
+def _window(trace: Trace, first_s: float, stop_s: float, why: str) -> Trace:
+    first = int(np.searchsorted(trace.arrival_s, first_s, side="left"))
+    stop = int(np.searchsorted(trace.arrival_s, stop_s, side="left"))
+    if stop <= first:
+        end = float(trace.arrival_s[-1])
+        raise TraceError(
+            f"{trace.meta.source}: no request arrives in {why} {first_s:g}:{stop_s:g} s; the trace runs from 0 to"
+            f" {end:g} s: choose --window inside that"
+        )
+    part = trace.rows(first, stop)
+    part = replace(part, arrival_s=part.arrival_s - first_s)
+    note = f"{why} {first_s:g} s to {stop_s:g} s: {stop - first:,} of {len(trace):,} requests, times from its start"
+    return with_note(part, note)
+
+
+def cut(trace: Trace, options: ReadOptions) -> Trace:
+    """The trace after `window` or `busiest_s`, then `limit`, then `rate_scale`.
+
+    Raises:
+        TraceError: nothing is left.
+    """
+    if options.window is not None:
+        stop = options.window[1]
+        last = math.nextafter(float(trace.arrival_s[-1]), math.inf)
+        trace = _window(trace, options.window[0], last if math.isinf(stop) else stop, "window")
+    elif options.busiest_s is not None:
+        if trace.span_s <= options.busiest_s:
+            trace = with_note(trace, f"busiest {options.busiest_s:g} s: the whole trace is no longer than that")
+        else:
+            start = busiest_start(trace.arrival_s, options.busiest_s)
+            trace = _window(trace, start, start + options.busiest_s, "busiest window")
+    if options.limit is not None and options.limit < len(trace):
+        total = len(trace)
+        trace = with_note(trace.rows(0, options.limit), f"first {options.limit:,} of {total:,} requests")
+    if options.rate_scale is not None and options.rate_scale != 1:
+        before = trace.rate_per_s
+        trace = trace.scaled(options.rate_scale)
+        trace = with_note(
+            trace, f"arrivals {options.rate_scale:g} times as fast: {before:.4g} -> {trace.rate_per_s:.4g} requests/s"
+        )
+    return trace
