@@ -43,14 +43,14 @@ class NameIndex:
     """
 
     def __init__(self, kind: str, names: Mapping[str, Iterable[str]]) -> None:
-        self._kind = kind
-        self._names = list(names)
         self._by_key: dict[str, str] = {}
+        self._by_spelling: dict[str, str] = {}
         for name, aliases in names.items():
             for spelling in (name, *aliases):
                 owner = self._by_key.setdefault(name_key(spelling), name)
                 if owner != name:
                     raise CatalogueError(f"{kind} catalogue: '{spelling}' names both {owner} and {name}")
+                self._by_spelling[spelling.lower()] = name
 
     def get(self, name: str) -> str | None:
         """The canonical name, or None when no entry is spelt like `name`."""
@@ -58,5 +58,5 @@ class NameIndex:
 
     def suggestion(self, name: str) -> str:
         """`" (did you mean 'x'?)"` for the entry spelt most like `name`, or an empty string."""
-        close = difflib.get_close_matches(name_key(name), self._by_key, n=1, cutoff=0.6)
-        return f" (did you mean '{self._by_key[close[0]]}'?)" if close else ""
+        close = difflib.get_close_matches(name.lower().strip(), self._by_spelling, n=1, cutoff=0.6)
+        return f" (did you mean '{self._by_spelling[close[0]]}'?)" if close else ""

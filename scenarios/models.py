@@ -18,7 +18,7 @@ from scenarios.lookup import NameIndex, check_keys, packaged_toml
 from specsim.errors import CatalogueError, nearest
 from specsim.shapes import ModelKind, ModelShape
 
-__all__ = ["DRAFT_METHODS", "default_drafter", "load_models", "model"]
+__all__ = ["DRAFT_METHODS", "default_drafter", "known_drafters", "load_models", "model"]
 
 DRAFT_METHODS: Mapping[str, bool] = MappingProxyType(
     {"draft_model": True, "eagle": True, "eagle3": True, "mtp": True, "ngram": False, "suffix": False}
@@ -113,9 +113,9 @@ def default_drafter(target: ModelShape, method: str) -> ModelShape | None:
                              f"one of {', '.join(DRAFT_METHODS)}")  # fmt: skip
     if not DRAFT_METHODS[method]:
         return None
-    entry = _entries().get(target.name) or _twin(target)
-    if entry is not None and method in entry.drafters:
-        return load_models()[entry.drafters[method]]
+    drafters = known_drafters(target)
+    if method in drafters:
+        return load_models()[drafters[method]]
     if method == "mtp":
         return mtp_head(target)
     if method in ("eagle", "eagle3"):
@@ -124,6 +124,12 @@ def default_drafter(target: ModelShape, method: str) -> ModelShape | None:
         f"model {target.name}: no smaller model with the same vocabulary is known as its drafter; "
         f"name one from `specsim model list` or give the path of its config.json"
     )
+
+
+def known_drafters(target: ModelShape) -> Mapping[str, str]:
+    """Names of the usual drafters of `target` in the catalogue, by method; empty when it knows none."""
+    entry = _entries().get(target.name) or _twin(target)
+    return MappingProxyType(dict(entry.drafters)) if entry is not None else MappingProxyType({})
 
 
 def _twin(target: ModelShape) -> _Entry | None:
