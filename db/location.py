@@ -103,15 +103,15 @@ def _sqlite_url(url: sa.URL, name: str) -> Location:
     return Location(plain, url.database, Path(url.database), timeout_s)
 
 
-def check_file(location: Location, mode: Mode) -> tuple[bool, bool]:
-    """`(exists, writable)` of a SQLite file. Reads at most 16 bytes and writes nothing.
+def check_file(location: Location, mode: Mode) -> bool:
+    """Whether a SQLite file can be written. Reads at most 16 bytes and writes nothing.
 
     Raises:
         StoreError: the file is not a database, or cannot be used in this mode.
     """
     path, name = location.path, location.name
     if path is None:
-        return False, True
+        return True
     try:
         return _check_path(path, name, mode)
     except OSError as error:
@@ -120,7 +120,7 @@ def check_file(location: Location, mode: Mode) -> tuple[bool, bool]:
         raise StoreError(f"--db {name}: {error}; choose another with --db") from None
 
 
-def _check_path(path: Path, name: str, mode: Mode) -> tuple[bool, bool]:
+def _check_path(path: Path, name: str, mode: Mode) -> bool:
     folder = path.absolute().parent
     if path.is_dir():
         raise StoreError(f"--db {name} is a directory; name a file in it, e.g. --db {path / DEFAULT_LOCATION}")
@@ -131,7 +131,7 @@ def _check_path(path: Path, name: str, mode: Mode) -> tuple[bool, bool]:
             raise StoreError(f"--db {name}: the folder {folder} does not exist; create it first or choose another --db")
         if not os.access(folder, os.W_OK | os.X_OK):
             raise StoreError(f"--db {name}: the folder {folder} is not writable; choose another with --db")
-        return False, True
+        return True
     if not path.is_file():
         raise StoreError(f"--db {name} is not a regular file; choose another with --db")
     if not os.access(path, os.R_OK):
@@ -147,4 +147,4 @@ def _check_path(path: Path, name: str, mode: Mode) -> tuple[bool, bool]:
         raise StoreError(f"--db {name} {what}; choose another with --db")
     if not head and mode != "create":
         raise StoreError(f"--db {name} is an empty file; `specsim plan` fills one, or name another with --db")
-    return True, writable
+    return writable

@@ -8,32 +8,30 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
-from db import migrations, queries, schema
+from db import compare, queries, schema, writes
 from db.canonical import canonical_json, content_sha256
-from db.connect import connect, use_write_ahead_log, write
+from db.connect import write
 from db.failures import explained
-from db.location import Location, Mode, check_file, parse
-from db.rows import checked_sha256, checked_status, metric_columns, request_chunks, text, utc_text
-from specsim.errors import StoreError
+from db.location import Location, Mode, parse
+from db.migrations import STEPS, Step
+from db.opening import open_engine
+from db.queries import RunFilter
+from db.rows import checked_sha256, checked_status, metric_columns, text, utc_text
 from specsim.records import RequestColumns
 
-__all__ = ["BUSY_TIMEOUT_S", "Store"]
+__all__ = ["BUSY_TIMEOUT_S", "Store", "plan_id_of"]
 
 T = TypeVar("T")
 
 BUSY_TIMEOUT_S = 10.0
 """How long to wait for another process's lock before giving up."""
-
-_CHECK_LIMIT_BYTES = 32 * 2**20
-"""Databases up to this size are checked for damage before the first write (about 1 ms per MiB)."""
 
 
 class Store:
@@ -56,7 +54,7 @@ class Store:
         *,
         mode: Mode = "create",
         timeout_s: float = BUSY_TIMEOUT_S,
-        steps: Sequence[migrations.Step] = migrations.STEPS,
+        steps: Sequence[Step] = STEPS,
     ) -> Store:
         """Open the database at `location` (path or URL; None: SPECSIM_DB, else `specsim.db` here).
 
@@ -69,52 +67,7 @@ class Store:
         """
         where = parse(location)
         timeout_s = where.timeout_s if where.timeout_s is not None else timeout_s
-        exists, writable = check_file(where, mode) if where.is_sqlite else (True, True)
-        engine = connect(where, may_create=mode == "create", may_write=writable, timeout_s=timeout_s)
-        store = cls(engine, where, timeout_s=timeout_s)
-        try:
-            store._prepare(mode, writable=writable, exists=exists, steps=steps)
-        except BaseException:
-            store.close()
-            raise
-        return store
-
-    def _prepare(self, mode: Mode, *, writable: bool, exists: bool, steps: Sequence[migrations.Step]) -> None:
-        with explained(self.name):
-            with self._engine.connect() as connection:
-                migrations.check(connection, self.name, steps=steps)
-                todo = migrations.pending(connection, steps=steps)
-                if not todo and mode == "read":
-                    return
-                if mode != "create" and migrations.applied_names(connection) is None:
-                    raise StoreError(
-                        f"database {self.name} is empty; `specsim plan` fills it, or use another with --db"
-                    )
-                if not writable:
-                    raise StoreError(
-                        f"database {self.name} has an older schema and is read-only; copy it to a writable place"
-                    )
-            if self._location.is_sqlite:
-                self._check_health()
-                use_write_ahead_log(self._engine)
-            if todo:
-                self._write(lambda connection: self._migrate(connection, steps))
-
-    def _migrate(self, connection: sa.Connection, steps: Sequence[migrations.Step]) -> None:
-        migrations.check(connection, self.name, steps=steps)  # again: now nobody else can change it
-        migrations.apply(connection, steps=steps)
-
-    def _check_health(self) -> None:
-        path = self._location.path
-        if path is None or not path.exists() or path.stat().st_size > _CHECK_LIMIT_BYTES:
-            return
-        with self._engine.connect() as connection:
-            verdict = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
-        if verdict != "ok":
-            raise StoreError(
-                f"database {self.name} is damaged (left as it is): {str(verdict).splitlines()[-1]}; "
-                f"restore a copy or start a new one with --db"
-            )
+        return cls(open_engine(where, mode=mode, timeout_s=timeout_s, steps=steps), where, timeout_s=timeout_s)
 
     @property
     def name(self) -> str:
@@ -161,7 +114,7 @@ class Store:
             "stats": canonical_json(stats, place="trace stats", nulls=True),
             "added_utc": utc_text(),
         }
-        self._write(lambda connection: _insert_if_new(connection, schema.trace, row))
+        self._write(lambda connection: writes.insert_if_new(connection, schema.trace, row))
 
     def save_profile(self, sha256: str, *, name: str, kind: str, body: Mapping[str, Any]) -> None:
         """Keep a latency profile whole, by its hash (`LatencyProfile.sha256`, `to_dict`)."""
@@ -172,13 +125,13 @@ class Store:
             "body": canonical_json(body, place="profile"),
             "added_utc": utc_text(),
         }
-        self._write(lambda connection: _insert_if_new(connection, schema.profile, row))
+        self._write(lambda connection: writes.insert_if_new(connection, schema.profile, row))
 
     def save_scenario(self, body: Mapping[str, Any]) -> str:
         """Keep a scenario (deployment, speculation, SLO, plan settings); the hash of its canonical JSON."""
         sha256 = content_sha256(body, place="scenario")
         row = {"sha256": sha256, "body": canonical_json(body, place="scenario"), "added_utc": utc_text()}
-        self._write(lambda connection: _insert_if_new(connection, schema.scenario, row))
+        self._write(lambda connection: writes.insert_if_new(connection, schema.scenario, row))
         return sha256
 
     # Runs: a cache by key.
@@ -242,23 +195,7 @@ class Store:
             **metric_columns(metrics),
         }
 
-        def work(connection: sa.Connection) -> str:
-            table = schema.run
-            old = connection.execute(sa.select(table.c.status).where(table.c.id == run_id)).scalar()
-            if old == "complete":
-                return run_id
-            if old is None:
-                if not _insert_if_new(connection, table, row):
-                    return run_id  # another process was faster
-            else:
-                connection.execute(sa.update(table).where(table.c.id == run_id).values(row))
-            if requests is not None:
-                connection.execute(sa.delete(schema.run_request).where(schema.run_request.c.run_id == run_id))
-                for chunk in request_chunks(run_id, requests):
-                    connection.execute(sa.insert(schema.run_request), chunk)
-            return run_id
-
-        return self._write(work)
+        return self._write(lambda connection: writes.put_run(connection, row, requests))
 
     # Plans.
 
@@ -300,24 +237,7 @@ class Store:
         }
         keys = list(dict.fromkeys(run_keys))
 
-        def work(connection: sa.Connection) -> str:
-            table = schema.plan
-            _insert_if_new(connection, table, {**row, "created_utc": now})
-            old = connection.execute(sa.select(table.c.status).where(table.c.id == plan_id)).scalar()
-            if status == "complete" or old == "partial":
-                connection.execute(sa.update(table).where(table.c.id == plan_id).values(row))
-            run_ids = queries.run_ids_by_key(connection, keys)
-            missing = [key for key in keys if key not in run_ids]
-            if missing:
-                raise StoreError(
-                    f"plan {plan_id} refers to run {missing[0][:16]}..., which is not stored; save it first"
-                )
-            _insert_all_if_new(
-                connection, schema.plan_run, [{"plan_id": plan_id, "run_id": run_ids[key]} for key in keys]
-            )
-            return plan_id
-
-        return self._write(work)
+        return self._write(lambda connection: writes.put_plan(connection, row, keys))
 
     # Reading back and deleting.
 
@@ -331,21 +251,45 @@ class Store:
         """
         return self._read(lambda connection: queries.get(connection, id_or_prefix, self.name))
 
+    def list_plans(self, *, limit: int | None = None) -> list[dict[str, Any]]:
+        """Plans, newest first, without inputs and result; `runs` counts their runs."""
+        return self._read(lambda connection: queries.list_plans(connection, limit))
+
+    def list_runs(self, filters: RunFilter | None = None, *, limit: int | None = None) -> list[dict[str, Any]]:
+        """Runs that pass `filters`, newest first, without their JSON columns."""
+        return self._read(lambda connection: queries.list_runs(connection, filters or RunFilter(), limit, self.name))
+
+    def count(self, filters: RunFilter | None = None) -> dict[str, int]:
+        """`{"plans": n, "runs": n}`; the filters apply to runs."""
+        return self._read(lambda connection: queries.count(connection, filters or RunFilter(), self.name))
+
+    def iter_full(self, ids: Sequence[str] | None, *, requests: bool = False) -> Iterator[dict[str, Any]]:
+        """Everything about the plans and runs `ids` (None: all), each with a `type`, one after the other.
+
+        A plan brings its runs; traces, profiles and scenarios that are referred to come first. `requests` adds a
+        `requests` list to every run that has one.
+        """
+        with explained(self.name), self._own().connect() as connection:
+            yield from queries.iter_full(connection, ids, self.name, requests=requests)
+
+    def compare(self, a: str, b: str) -> dict[str, Any]:
+        """Main metrics of two plans or runs, paired by policy, load and seed; see `db.compare.compare`."""
+        return self._read(lambda connection: compare.compare(connection, a, b, self.name))
+
+    def would_delete(self, ids: Sequence[str], *, keep_runs: bool = False) -> dict[str, list[str]]:
+        """What `delete` with the same arguments would remove: `{"plans": [...], "runs": [...]}`."""
+        return self._read(lambda connection: queries.deletion(connection, ids, self.name, keep_runs=keep_runs))
+
+    def delete(self, ids: Sequence[str], *, keep_runs: bool = False) -> dict[str, list[str]]:
+        """Remove plans and runs, all or none; the ids that are gone.
+
+        A plan takes with it the runs that no other plan uses, unless `keep_runs`. A run takes its request rows; a
+        plan that used it keeps its result. Traces, profiles and scenarios stay.
+        """
+
+        return self._write(lambda connection: writes.delete(connection, ids, self.name, keep_runs=keep_runs))
+
 
 def plan_id_of(inputs: Mapping[str, Any]) -> str:
     """The id that a plan with these inputs has or will have."""
     return f"plan-{content_sha256(inputs, place='plan inputs')[:12]}"
-
-
-def _insert(connection: sa.Connection, table: sa.Table) -> Any:
-    maker = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    return maker(table).on_conflict_do_nothing()
-
-
-def _insert_if_new(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> bool:
-    return bool(connection.execute(_insert(connection, table).values(row)).rowcount)
-
-
-def _insert_all_if_new(connection: sa.Connection, table: sa.Table, rows: list[dict[str, Any]]) -> None:
-    if rows:
-        connection.execute(_insert(connection, table), rows)
