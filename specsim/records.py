@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +20,11 @@ class GapHistogram:
     def __init__(self) -> None:
         self.counts = [0] * self.SIZE
         self.zeros = 0
+
+    def add(self, gap_s: float, count: int = 1) -> None:
+        """Count `count` gaps of `gap_s` seconds; gaps outside the range go to the first or last bin."""
+        position = int(math.log(gap_s / self.LOW_S) * self.BINS_PER_E) if gap_s > self.LOW_S else 0
+        self.counts[min(position, self.SIZE - 1)] += count
 
     def quantile(self, q: float, *, with_zeros: bool = False) -> float:
         """Gap at quantile `q` (seconds, middle of its bin: at most 0.5 % off); nan when empty."""
@@ -107,6 +113,9 @@ class RunResult:
     """Gaps between consecutive chunks of a request, over its decoding life; zeros are the further tokens of a burst."""
     end_s: float
     """Simulated time of the last event."""
+    measure_from_s: float
+    """Totals and gaps count steps that end in `measure_from_s..measure_until_s`; statistics of requests too."""
+    measure_until_s: float
     policy: str
     seed: int
     num_replicas: int

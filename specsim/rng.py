@@ -1,4 +1,4 @@
-"""Named random streams: every draw has an address (run seed, purpose, index), so that streams never disturb each other."""
+"""Named random streams: every draw has an address (run seed, purpose, index), so no stream disturbs another."""
 
 from __future__ import annotations
 

@@ -1,0 +1,76 @@
+"""What a fast replica asks of its decoding requests, whichever way they are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from specsim.config import ReplicaLimits
+from specsim.workload import Workload
+
+__all__ = ["Advance", "DecodeBatch", "DecodeSetup", "Peek"]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeSetup:
+    """What decides how a request decodes, apart from its luck."""
+
+    workload: Workload
+    limits: ReplicaLimits
+    num_spec_tokens: int
+    """Largest k of the policy."""
+    window_tokens: int
+
+    @property
+    def lookahead_tokens(self) -> int:
+        return self.num_spec_tokens if self.limits.lookahead_drafts else 0
+
+
+@dataclass(slots=True)
+class Peek:
+    """What the coming step would take."""
+
+    served: int = 0
+    """Requests that get tokens."""
+    draft_tokens: int = 0
+    draft_rounds: int = 0
+    """Served requests that have at least one draft."""
+    new_blocks: int = 0
+    kv_tokens: int = 0
+    windowed_kv_tokens: int = 0
+
+
+@dataclass(slots=True)
+class Advance:
+    """What the step did."""
+
+    gained: int = 0
+    """Tokens emitted by all rounds."""
+    finished: list[tuple[int, int]] = field(default_factory=list)
+    """(request, blocks that it took since it joined), in order of admission."""
+    waited: list[int] = field(default_factory=list)
+    """Requests that should have been served but got no tokens, since the budget ran out."""
+    resumed: list[int] = field(default_factory=list)
+    """Served requests among those handed in as waiting before."""
+
+
+class DecodeBatch(Protocol):
+    """Requests past their prompt, in order of admission."""
+
+    count: int
+
+    def peek(self, budget_tokens: int) -> Peek:
+        """The coming step under a token budget. Changes nothing."""
+        ...
+
+    def advance(self, next_k: int, waiting: set[int]) -> Advance:
+        """Carry out the step last peeked; `next_k` drafts are proposed for the one after."""
+        ...
+
+    def add(self, request: int, emitted: int, next_k: int) -> None:
+        """A request joins with `emitted` tokens out; it is served from the next step on."""
+        ...
+
+    def pop_tail(self, request: int) -> tuple[int, int]:
+        """Drop the request admitted last; its (emitted tokens, blocks taken since it joined)."""
+        ...

@@ -1,0 +1,200 @@
+"""Decoding requests as numpy columns: a step costs a fixed handful of vector operations, whatever the batch and policy.
+
+Handles everything: k that changes, drafts cut by the token budget or the model's length, lookup drafters.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specsim.engine.decode_batch import Advance, DecodeSetup, Peek
+from specsim.errors import InvariantError
+from specsim.workload import CHUNK
+
+__all__ = ["ColumnBatch"]
+
+_SUM = np.add.reduce
+
+
+class ColumnBatch:
+    """See `specsim.engine.decode_batch.DecodeBatch`.
+
+    Every row points into one flat array of spans (its request's luck), so a round of the whole batch is one gather.
+    A row's `room` is the output position up to which its blocks reach, so that growth is one comparison.
+    """
+
+    def __init__(self, setup: DecodeSetup) -> None:
+        self._setup = setup
+        self._workload = setup.workload
+        self._block = setup.limits.block_size_tokens
+        self._lookahead = setup.lookahead_tokens
+        self._window = setup.window_tokens
+        self._max_len = setup.limits.max_model_len
+        longest = max(
+            (p + o for p, o in zip(setup.workload.prompt_tokens, setup.workload.output_tokens, strict=True)), default=0
+        )
+        self._length_cuts = longest + setup.num_spec_tokens > self._max_len
+        self._span = np.zeros(1 << 14, dtype=np.int64)
+        self._proposes: np.ndarray | None = None
+        self._span_end = 0
+        self.count = 0
+        self._n = 0
+        size = 64
+        self._ids: list[int] = []
+        self._at = np.zeros(size, dtype=np.int64)  # position in the flat spans
+        self._end = np.zeros(size, dtype=np.int64)  # one past the request's last span
+        self._offset = np.zeros(size, dtype=np.int64)  # cached tokens = at + offset
+        self._room = np.zeros(size, dtype=np.int64)  # flat position up to which blocks reach
+        self._blocks = np.zeros(size, dtype=np.int64)  # blocks taken since it joined
+        self._drafts = np.zeros(size, dtype=np.int64)
+        self._kv_tokens = 0
+        # the step last peeked
+        self._served = 0
+        self._cut_drafts: np.ndarray | None = None
+        self._grow: np.ndarray | None = None
+
+    def add(self, request: int, emitted: int, next_k: int) -> None:
+        prompt, output = self._workload.prompt_tokens[request], self._workload.output_tokens[request]
+        chunk = self._workload.luck(request // CHUNK)
+        first = int(chunk.offsets[request % CHUNK])
+        length = output - emitted
+        self._make_room(length)
+        start, n = self._span_end, self.count
+        self._span[start : start + length] = chunk.span[first + emitted : first + output]
+        if chunk.proposes is not None:
+            if self._proposes is None:
+                self._proposes = np.ones(len(self._span), dtype=bool)
+            self._proposes[start : start + length] = chunk.proposes[first + emitted : first + output]
+        self._span_end = start + length
+        self._ids.append(request)
+        self._at[n] = start
+        self._end[n] = start + length
+        context = prompt + emitted - 1
+        self._offset[n] = context - start
+        held = -(-(context + self._lookahead) // self._block) * self._block
+        self._room[n] = start + held - context - self._lookahead
+        self._blocks[n] = 0
+        self._drafts[n] = next_k
+        self._trim_drafts(slice(n, n + 1))
+        self._kv_tokens += context
+        self.count = n + 1
+
+    def peek(self, budget_tokens: int) -> Peek:
+        n = self.count
+        self._cut_drafts = None
+        if n == 0:
+            self._served, self._grow = 0, None
+            return Peek()
+        drafts = self._drafts[:n]
+        if self._length_cuts:
+            left = self._max_len - 1 - self._at[:n] - self._offset[:n]
+            drafts = self._cut_drafts = np.minimum(drafts, left)
+        draft_tokens = int(_SUM(drafts))
+        served, kv_tokens = n, self._kv_tokens
+        if n + draft_tokens > budget_tokens:
+            ends = np.cumsum(drafts + 1)
+            tokens = np.clip(budget_tokens - (ends - drafts - 1), 0, drafts + 1)
+            served = int(np.count_nonzero(tokens))
+            drafts = self._cut_drafts = tokens[:served] - 1
+            draft_tokens = int(_SUM(drafts))
+            kv_tokens = int(_SUM(self._at[:served] + self._offset[:served]))
+        self._served = served
+        at = self._at[:served]
+        missing = at + drafts
+        missing += 1
+        missing -= self._room[:served]
+        new_blocks = 0
+        self._grow = None
+        if served and int(missing.max()) > 0:
+            self._grow = np.maximum(-(-missing // self._block), 0)
+            new_blocks = int(_SUM(self._grow))
+        windowed = 0
+        if self._window:
+            windowed = int(_SUM(np.minimum(at + self._offset[:served], self._window)))
+        draft_rounds = int(np.count_nonzero(drafts))
+        return Peek(served, draft_tokens, draft_rounds, new_blocks, kv_tokens, windowed)
+
+    def advance(self, next_k: int, waiting: set[int]) -> Advance:
+        result = Advance()
+        n, served = self.count, self._served
+        if served == 0:
+            result.waited = self._ids[:n]
+            return result
+        if self._grow is not None:
+            self._blocks[:served] += self._grow
+            self._room[:served] += self._grow * self._block
+        at = self._at[:served]
+        drafts = self._drafts[:served] if self._cut_drafts is None else self._cut_drafts
+        gain = np.minimum(self._span[at], drafts + 1)
+        at += gain
+        result.gained = int(_SUM(gain))
+        self._kv_tokens += result.gained
+        self._drafts[:served] = next_k
+        if served < n:
+            result.waited = self._ids[served:n]
+        if waiting:
+            result.resumed = [i for i in self._ids[:served] if i in waiting]
+        done = at == self._end[:served]
+        if np.count_nonzero(done):
+            self._drop(np.flatnonzero(done), result)
+            served -= len(result.finished)
+        self._trim_drafts(slice(0, served))
+        return result
+
+    def pop_tail(self, request: int) -> tuple[int, int]:
+        n = self.count - 1
+        if self._ids[n] != request:
+            raise InvariantError(f"request {request} is to be preempted but {self._ids[n]} was admitted last")
+        emitted = self._workload.output_tokens[request] - int(self._end[n] - self._at[n])
+        self._kv_tokens -= int(self._at[n] + self._offset[n])
+        self._ids.pop()
+        self.count = n
+        return emitted, int(self._blocks[n])
+
+    def _trim_drafts(self, rows: slice) -> None:
+        """Drop fresh drafts where the drafter proposes nothing."""
+        if self._proposes is not None:
+            self._drafts[rows] *= self._proposes[self._at[rows]]
+
+    def _drop(self, done: np.ndarray, result: Advance) -> None:
+        for row in done.tolist():
+            result.finished.append((self._ids[row], int(self._blocks[row])))
+            self._kv_tokens -= int(self._at[row] + self._offset[row])
+        keep = np.ones(self.count, dtype=bool)
+        keep[done] = False
+        left = self.count - len(done)
+        for column in (self._at, self._end, self._offset, self._room, self._blocks, self._drafts):
+            column[:left] = column[: self.count][keep]
+        for row in reversed(done.tolist()):
+            del self._ids[row]
+        self.count = left
+
+    def _make_room(self, length: int) -> None:
+        if self.count == len(self._at):
+            for name in ("_at", "_end", "_offset", "_room", "_blocks", "_drafts"):
+                column = getattr(self, name)
+                setattr(self, name, np.concatenate((column, np.zeros_like(column))))
+        if self._span_end + length <= len(self._span):
+            return
+        n = self.count
+        left = self._end[:n] - self._at[:n]
+        total = int(left.sum())
+        size = len(self._span)
+        while total + length > size // 2:
+            size *= 2
+        old, old_proposes = self._span, self._proposes
+        self._span = np.zeros(size, dtype=old.dtype)
+        self._proposes = None if old_proposes is None else np.ones(size, dtype=bool)
+        start = 0
+        for row in range(n):
+            at, end = int(self._at[row]), int(self._end[row])
+            self._span[start : start + end - at] = old[at:end]
+            if self._proposes is not None and old_proposes is not None:
+                self._proposes[start : start + end - at] = old_proposes[at:end]
+            shift = start - at
+            self._at[row] += shift
+            self._end[row] += shift
+            self._room[row] += shift
+            self._offset[row] -= shift
+            start += end - at
+        self._span_end = start

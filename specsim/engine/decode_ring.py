@@ -1,0 +1,113 @@
+"""Decoding requests under a constant k as a ring of sums: a step costs the same few operations whatever the batch.
+
+Because luck is fixed before the run, everything that a request will do under a constant k is known when it joins: its
+rounds are added to a ring indexed by step, and reading a step is reading one row. Only valid while every request is
+served in every step, so never where the token budget can run out among decoding requests.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specsim.engine.decode_batch import Advance, DecodeSetup, Peek
+from specsim.engine.rounds import BLOCKS, COLUMNS, DRAFT_ROUNDS, DRAFTS, GAIN, WINDOWED, RoundTable
+from specsim.errors import InvariantError
+
+__all__ = ["RingBatch"]
+
+
+class RingBatch:
+    """See `specsim.engine.decode_batch.DecodeBatch`."""
+
+    def __init__(self, setup: DecodeSetup, table: RoundTable) -> None:
+        self._setup = setup
+        self._table = table
+        self._prompt = setup.workload.prompt_tokens
+        self._output = setup.workload.output_tokens
+        self._window = setup.window_tokens
+        size = 1 << max(max(self._output, default=1), 2).bit_length()
+        self._mask = size - 1
+        self._ring = np.zeros((size, COLUMNS), dtype=np.int32)
+        self._finish: dict[int, list[int]] = {}
+        self._step = 0
+        self._kv_tokens = 0
+        self._windowed = 0
+        self._rounds: dict[int, tuple[int, int, np.ndarray]] = {}
+        self._row: list[int] | None = None
+        self.count = 0
+
+    def add(self, request: int, emitted: int, next_k: int) -> None:
+        rounds = self._table.rounds(request, emitted)
+        self._rounds[request] = (self._step, emitted, rounds)
+        self._spread(rounds, self._step, 1)
+        self._finish.setdefault(self._step + len(rounds) - 1, []).append(request)
+        context = self._prompt[request] + emitted - 1
+        self._kv_tokens += context
+        if self._window:
+            self._windowed += min(context, self._window)
+        self.count += 1
+        self._row = None
+
+    def peek(self, budget_tokens: int) -> Peek:
+        row = self._row
+        if row is None:
+            row = self._row = self._ring[self._step & self._mask].tolist()
+        return Peek(self.count, row[DRAFTS], row[DRAFT_ROUNDS], row[BLOCKS], self._kv_tokens, self._windowed)
+
+    def advance(self, next_k: int, waiting: set[int]) -> Advance:
+        result = Advance()
+        if not self.count:
+            return result
+        row = self._row
+        if row is None:
+            raise InvariantError("a step was carried out that was not looked at first")
+        result.gained = row[GAIN]
+        self._kv_tokens += row[GAIN]
+        self._windowed += row[WINDOWED]
+        self._ring[self._step & self._mask] = 0
+        if waiting:
+            result.resumed = [i for i in self._rounds if i in waiting]
+        finished = self._finish.pop(self._step, None)
+        if finished is not None:
+            if len(finished) > 1:
+                order = {i: n for n, i in enumerate(self._rounds)}
+                finished.sort(key=order.__getitem__)
+            for request in finished:
+                _, _, rounds = self._rounds.pop(request)
+                result.finished.append((request, int(rounds[:, BLOCKS].sum())))
+                context = self._prompt[request] + self._output[request] - 1
+                self._kv_tokens -= context
+                if self._window:
+                    self._windowed -= min(context, self._window)
+            self.count -= len(finished)
+        self._step += 1
+        self._row = None
+        return result
+
+    def pop_tail(self, request: int) -> tuple[int, int]:
+        began, emitted, rounds = self._rounds.pop(request)
+        done = self._step - began
+        self._spread(rounds[done:], self._step, -1)
+        finish = began + len(rounds) - 1
+        self._finish[finish].remove(request)
+        if not self._finish[finish]:
+            del self._finish[finish]
+        past = rounds[:done].sum(axis=0).tolist()
+        emitted += past[GAIN]
+        context = self._prompt[request] + emitted - 1
+        self._kv_tokens -= context
+        if self._window:
+            self._windowed -= min(context, self._window)
+        self.count -= 1
+        self._row = None
+        return emitted, past[BLOCKS]
+
+    def _spread(self, rounds: np.ndarray, step: int, sign: int) -> None:
+        first = step & self._mask
+        stop = first + len(rounds)
+        ring, size = self._ring, self._mask + 1
+        if stop <= size:
+            ring[first:stop] += rounds if sign > 0 else -rounds
+            return
+        ring[first:] += sign * rounds[: size - first]
+        ring[: stop - size] += sign * rounds[size - first :]

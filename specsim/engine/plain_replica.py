@@ -1,0 +1,150 @@
+"""One engine, request by request, on the plain scheduler: slow and obvious, the oracle of `fast_replica`."""
+
+from __future__ import annotations
+
+from specsim.config import ReplicaLimits
+from specsim.engine.recorder import Recorder
+from specsim.latency import StepCost, StepWork
+from specsim.policies import Policy
+from specsim.request import Request
+from specsim.scheduler import Scheduler, StepPlan, never_fits
+from specsim.workload import Workload
+
+__all__ = ["PlainReplica", "chunk_pairs", "windowed_chunk_pairs"]
+
+
+def chunk_pairs(context: int, tokens: int) -> int:
+    """(query, key) pairs of a causal chunk of `tokens` behind `context` cached tokens."""
+    return tokens * context + tokens * (tokens + 1) // 2
+
+
+def windowed_chunk_pairs(context: int, tokens: int, window: int) -> int:
+    """The same with every query's keys cut at `window`."""
+    below = min(max(window - context, 0), tokens)
+    return chunk_pairs(context, below) + (tokens - below) * window
+
+
+class PlainReplica:
+    """See `specsim.engine.replica.Replica`."""
+
+    def __init__(
+        self,
+        index: int,
+        workload: Workload,
+        limits: ReplicaLimits,
+        policy: Policy,
+        cost: StepCost,
+        machinery: bool,
+        recorder: Recorder,
+    ) -> None:
+        self.index = index
+        self.workload = workload
+        self.limits = limits
+        self.policy = policy
+        self.cost = cost
+        self.recorder = recorder
+        self.window = cost.profile.target.window_tokens
+        self.work = StepWork(machinery=machinery)
+        self.scheduler = Scheduler(
+            limits, num_spec_tokens=policy.num_spec_tokens, hash_block_tokens=workload.trace.hash_block_tokens
+        )
+        self.outstanding_tokens = 0
+        self._last_emit_s: dict[int, float] = {}
+        self._plan = StepPlan()
+        self._next_k = 0
+        self._began_s = 0.0
+
+    def submit(self, request: int, now_s: float) -> bool:
+        prompt, output = self.workload.prompt_tokens[request], self.workload.output_tokens[request]
+        if never_fits(prompt, output, self.limits, self.policy.num_spec_tokens):
+            return False
+        hashes = tuple(self.workload.trace.hashes(request).tolist())
+        self.scheduler.add(Request(request, prompt, hashes))
+        self.outstanding_tokens += prompt
+        return True
+
+    def begin_step(self, now_s: float) -> float | None:
+        plan = self._plan = self.scheduler.schedule()
+        rows = self.recorder.rows
+        for request in plan.preempted:
+            rows.preemptions[request.request_id] += 1
+        if self.recorder.measures(now_s):
+            self.recorder.totals.preemptions += len(plan.preempted)
+        if not plan:
+            return None
+        self._began_s = now_s
+        work = self.work
+        work.decode_requests = work.draft_tokens = work.kv_tokens = work.windowed_kv_tokens = 0
+        work.prefill_tokens = work.prefill_rows = work.prefill_kv_tokens = 0
+        work.prefill_pairs = work.prefill_windowed_pairs = 0
+        for item in plan.scheduled:
+            i, context = item.request.request_id, item.context_tokens
+            if item.request.is_decoding:
+                work.decode_requests += 1
+                work.draft_tokens += item.num_draft_tokens
+                work.kv_tokens += context
+                if self.window:
+                    work.windowed_kv_tokens += min(context, self.window)
+                continue
+            if rows.first_scheduled_s[i] != rows.first_scheduled_s[i]:
+                rows.first_scheduled_s[i] = now_s
+                rows.cached_tokens[i] = context
+                if self.recorder.measures(now_s):
+                    self.recorder.totals.cached_tokens += context
+            work.prefill_tokens += item.num_tokens
+            work.prefill_rows += item.finishes_prompt
+            work.prefill_kv_tokens += context
+            work.prefill_pairs += chunk_pairs(context, item.num_tokens)
+            if self.window:
+                work.prefill_windowed_pairs += windowed_chunk_pairs(context, item.num_tokens, self.window)
+        self._next_k = self.policy.next_k(len(plan.scheduled), work.kv_tokens, work.decode_requests)
+        work.next_num_spec_tokens = self._next_k
+        return self.cost.step_s(work)
+
+    def end_step(self, now_s: float) -> list[int]:
+        measured = self.recorder.measures(now_s)
+        rows, workload = self.recorder.rows, self.workload
+        used_blocks = self.scheduler.kv.pool.used
+        emitted: dict[int, int] = {}
+        finished: list[int] = []
+        rounds = draft_rounds = gained = 0
+        for item in self._plan.scheduled:
+            i, position = item.request.request_id, item.request.num_emitted_tokens
+            if item.request.is_decoding:
+                count = min(workload.span(i, position), item.num_draft_tokens + 1)
+                rounds += 1
+                draft_rounds += item.num_draft_tokens > 0
+                gained += count
+            elif item.finishes_prompt:
+                count = 1
+            else:
+                continue
+            emitted[i] = count
+            if position == 0:
+                rows.first_token_s[i] = now_s
+            elif measured:
+                self.recorder.gaps.add(now_s - self._last_emit_s[i])
+            self._last_emit_s[i] = now_s
+            if position + count == workload.output_tokens[i]:
+                finished.append(i)
+                rows.finish_s[i] = now_s
+                self.outstanding_tokens -= item.request.prompt_tokens
+                del self._last_emit_s[i]
+        if measured:
+            self.recorder.step(
+                now_s - self._began_s,
+                batch=len(self._plan.scheduled),
+                used_blocks=used_blocks,
+                rounds=rounds,
+                draft_rounds=draft_rounds,
+                drafts=self.work.draft_tokens,
+                gained=gained,
+                prefilled=self.work.prefill_tokens,
+                next_k=self._next_k,
+            )
+        self.scheduler.update(self._plan, emitted, set(finished), self._drafts)
+        return finished
+
+    def _drafts(self, request: Request) -> int:
+        proposes = self.workload.proposes(request.request_id, request.num_emitted_tokens)
+        return self._next_k if proposes else 0

@@ -1,0 +1,37 @@
+"""What every replica offers to the run around it, and the figures that it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from specsim.config import ReplicaLimits
+from specsim.engine.recorder import Recorder
+from specsim.latency import StepCost
+from specsim.policies import Policy
+from specsim.workload import Workload
+
+__all__ = ["Replica", "ReplicaFactory"]
+
+
+class Replica(Protocol):
+    """One engine. The run calls `submit` when a request is routed here, `begin_step`, waits, then `end_step`."""
+
+    outstanding_tokens: int
+    """Prompt tokens of requests that have not finished; what a router can see of the load."""
+
+    def submit(self, request: int, now_s: float) -> bool:
+        """Queue a request; False when it can never fit, which refuses it."""
+        ...
+
+    def begin_step(self, now_s: float) -> float | None:
+        """Decide a step and return its seconds; None when there is nothing to do."""
+        ...
+
+    def end_step(self, now_s: float) -> list[int]:
+        """Apply the step that began; the requests that finished with it."""
+        ...
+
+
+ReplicaFactory = Callable[[int, Workload, ReplicaLimits, Policy, StepCost, bool, Recorder], Replica]
+"""(index, workload, limits, policy, cost, speculation loaded, recorder) -> replica."""

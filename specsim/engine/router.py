@@ -1,0 +1,138 @@
+"""Which replica gets a request, and when the next one comes: open loop by arrival times, closed loop by completions."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+
+import numpy as np
+import simpy
+
+from specsim.config import RouterName
+from specsim.engine.recorder import Recorder
+from specsim.engine.replica import Replica
+
+__all__ = ["ClosedLoop", "OpenLoop"]
+
+
+class _Router:
+    """Hands requests to replicas and wakes the idle ones."""
+
+    def __init__(
+        self, env: simpy.Environment, replicas: Sequence[Replica], name: RouterName, recorder: Recorder
+    ) -> None:
+        self.env = env
+        self.replicas = replicas
+        self.name = name
+        self.recorder = recorder
+        self._turn = 0
+        self._wake: list[simpy.Event | None] = [None] * len(replicas)
+
+    def dispatch(self, request: int, now_s: float) -> bool:
+        """Route one request; False when it was refused."""
+        if len(self.replicas) == 1:
+            index = 0
+        elif self.name == "round_robin":
+            index = self._turn
+            self._turn = (self._turn + 1) % len(self.replicas)
+        else:
+            index = min(range(len(self.replicas)), key=lambda r: (self.replicas[r].outstanding_tokens, r))
+        rows = self.recorder.rows
+        rows.replica[request] = index
+        if not self.replicas[index].submit(request, now_s):
+            rows.rejected[request] = True
+            return False
+        wake = self._wake[index]
+        if wake is not None:
+            self._wake[index] = None
+            wake.succeed()
+        return True
+
+    def sleep(self, index: int) -> simpy.Event:
+        """An event that fires when replica `index` gets a request."""
+        self._wake[index] = event = self.env.event()
+        return event
+
+
+class OpenLoop(_Router):
+    """Requests come at their arrival times, whatever the state of the fleet."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        replicas: Sequence[Replica],
+        name: RouterName,
+        recorder: Recorder,
+        arrival_s: np.ndarray,
+    ) -> None:
+        super().__init__(env, replicas, name, recorder)
+        self._arrival_s: list[float] = arrival_s.tolist()
+        self._next = 0
+        if len(replicas) > 1:
+            env.process(self._arrivals())
+
+    def deliver(self, now_s: float) -> None:
+        """Dispatch everything that has arrived by now."""
+        arrivals = self._arrival_s
+        while self._next < len(arrivals) and arrivals[self._next] <= now_s:
+            self._next += 1
+            self.dispatch(self._next - 1, now_s)
+
+    def idle(self, index: int) -> simpy.Event | None:
+        """What an idle replica waits for; None when nothing will come."""
+        if len(self.replicas) > 1:
+            return self.sleep(index)
+        if self._next == len(self._arrival_s):
+            return None
+        return self.env.timeout(self._arrival_s[self._next] - self.env.now)
+
+    def finished(self, request: int, now_s: float) -> None:
+        """Nothing follows from a completion."""
+
+    def _arrivals(self) -> Generator[simpy.Event, None, None]:
+        while self._next < len(self._arrival_s):
+            yield self.env.timeout(max(0.0, self._arrival_s[self._next] - self.env.now))
+            self.deliver(self.env.now)
+
+
+class ClosedLoop(_Router):
+    """A fixed number of requests is in flight: each completion brings the next; measured from warm-up to the end."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        replicas: Sequence[Replica],
+        name: RouterName,
+        recorder: Recorder,
+        concurrency: int,
+        warmup_requests: int,
+    ) -> None:
+        super().__init__(env, replicas, name, recorder)
+        self._concurrency = concurrency
+        self._warmup_requests = warmup_requests
+        self._in_flight = 0
+        self._next = 0
+        self._completed = 0
+        recorder.measure_from_s = 0.0 if warmup_requests == 0 else float("inf")
+
+    def deliver(self, now_s: float) -> None:
+        """Top up to the wanted concurrency; the measured window ends when requests run out."""
+        rows = self.recorder.rows
+        while self._in_flight < self._concurrency and self._next < len(rows.arrival_s):
+            request = self._next
+            self._next += 1
+            rows.arrival_s[request] = now_s
+            if self.dispatch(request, now_s):
+                self._in_flight += 1
+        if self._in_flight < self._concurrency and self.recorder.measure_until_s == float("inf"):
+            self.recorder.measure_until_s = now_s
+
+    def idle(self, index: int) -> simpy.Event | None:
+        """What an idle replica waits for; None when nothing will come."""
+        return self.sleep(index) if len(self.replicas) > 1 else None
+
+    def finished(self, request: int, now_s: float) -> None:
+        """A place is free."""
+        self._in_flight -= 1
+        self._completed += 1
+        if self._completed == self._warmup_requests:
+            self.recorder.measure_from_s = now_s

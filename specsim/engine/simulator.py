@@ -1,0 +1,114 @@
+"""Wire replicas, router and clock together, and run a workload to its end.
+
+Time is in seconds. At one instant, arrivals come before the step that begins then; replicas act in order of their
+index. Two runs with the same inputs give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import numpy as np
+import simpy
+
+from specsim.config import PolicySpec, ReplicaLimits, RouterName
+from specsim.engine.fast_replica import FastReplica
+from specsim.engine.plain_replica import PlainReplica
+from specsim.engine.recorder import Recorder
+from specsim.engine.replica import Replica
+from specsim.engine.router import ClosedLoop, OpenLoop
+from specsim.errors import InvariantError, ScenarioError
+from specsim.latency import StepCost
+from specsim.policies import make_policy
+from specsim.records import RequestColumns, RunResult
+from specsim.workload import Workload
+
+__all__ = ["simulate"]
+
+
+def simulate(
+    workload: Workload,
+    cost: StepCost,
+    *,
+    limits: ReplicaLimits,
+    policy: PolicySpec,
+    arrival_s: np.ndarray | None = None,
+    concurrency: int | None = None,
+    replicas: int = 1,
+    router: RouterName = "least_outstanding",
+    warmup_share: float = 0.0,
+    plain: bool = False,
+) -> RunResult:
+    """Serve every request of a workload under one policy.
+
+    Args:
+        arrival_s: float64 [n], sorted; None: the trace's own. Ignored in closed loop.
+        concurrency: requests kept in flight (closed loop) instead of arrival times.
+        warmup_share: share of requests at the start whose steps and statistics do not count.
+        plain: walk request by request (the oracle) instead of the fast path; same result, slower.
+
+    Raises:
+        ScenarioError: when counts are below 1.
+        InvariantError: when a request was lost.
+    """
+    n = len(workload)
+    if replicas < 1 or (concurrency is not None and concurrency < 1):
+        raise ScenarioError(f"replicas and concurrency must be >= 1, got {replicas} and {concurrency}")
+    if not 0 <= warmup_share < 1:
+        raise ScenarioError(f"warmup_share must lie in 0..1, got {warmup_share!r}")
+    arrivals = workload.trace.arrival_s if arrival_s is None else arrival_s
+    rows = RequestColumns.empty(arrivals, workload.trace.prompt_tokens, workload.trace.output_tokens)
+    recorder = Recorder(rows)
+    if concurrency is None and n:
+        recorder.measure_from_s = float(arrivals[int(warmup_share * n)]) if warmup_share else 0.0
+        recorder.measure_until_s = float(arrivals[-1]) if warmup_share else float("inf")
+    rule = make_policy(policy, expected_length=_expected_length(workload), step_s=cost.decode_step_s)
+    make = PlainReplica if plain else FastReplica
+    machinery = policy.kind != "off"
+    env = simpy.Environment()
+    fleet: list[Replica] = [make(index, workload, limits, rule, cost, machinery, recorder) for index in range(replicas)]
+    source: OpenLoop | ClosedLoop
+    if concurrency is None:
+        source = OpenLoop(env, fleet, router, recorder, arrivals)
+    else:
+        source = ClosedLoop(env, fleet, router, recorder, concurrency, int(warmup_share * n))
+    for index, replica in enumerate(fleet):
+        env.process(_serve(env, index, replica, source))
+    env.run()
+    lost = int(np.count_nonzero(np.isnan(rows.finish_s) & ~rows.rejected))
+    if lost:
+        raise InvariantError(f"{lost} of {n} requests were neither finished nor rejected (seed {workload.seed})")
+    return RunResult(
+        requests=rows,
+        totals=recorder.totals,
+        gaps=recorder.gaps,
+        end_s=float(env.now),
+        measure_from_s=recorder.measure_from_s,
+        measure_until_s=min(recorder.measure_until_s, float(env.now)),
+        policy=policy.label,
+        seed=workload.seed,
+        num_replicas=replicas,
+        num_kv_blocks=limits.num_kv_blocks,
+    )
+
+
+def _serve(
+    env: simpy.Environment, index: int, replica: Replica, source: OpenLoop | ClosedLoop
+) -> Generator[simpy.Event, None, None]:
+    """One replica: sleep when idle, otherwise one step after another."""
+    while True:
+        source.deliver(env.now)
+        seconds = replica.begin_step(env.now)
+        if seconds is None:
+            wake = source.idle(index)
+            if wake is None:
+                return
+            yield wake
+            continue
+        yield env.timeout(seconds)
+        for request in replica.end_step(env.now):
+            source.finished(request, env.now)
+
+
+def _expected_length(workload: Workload):  # type: ignore[no-untyped-def]
+    return None if workload.acceptance is None else workload.acceptance.expected_length

@@ -1,0 +1,89 @@
+"""Requests and their luck, independent of when they arrive and of the policy that serves them.
+
+One workload is shared by every policy and load that is compared, so that all meet the same requests with the same luck.
+Luck is drawn in chunks of requests when first asked for; a long trace never holds more than a few chunks.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specsim.traces.model import Trace
+
+if TYPE_CHECKING:
+    from specsim.acceptance import AcceptanceModel
+
+__all__ = ["CHUNK", "LuckChunk", "Workload"]
+
+CHUNK = 1024
+"""Requests per chunk; only memory and speed depend on it, never a result."""
+_KEPT_CHUNKS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LuckChunk:
+    """Luck of `CHUNK` consecutive requests, one number per output position, all requests one after another."""
+
+    span: np.ndarray
+    """int16: tokens that a round starting at this position would emit with endless drafts; never past the output."""
+    proposes: np.ndarray | None
+    """bool: whether a lookup drafter proposes anything at this position; None: always."""
+    offsets: np.ndarray
+    """int64 [requests + 1]: where each request's positions start."""
+
+
+class Workload:
+    """Prompt and output lengths of a trace, and one seed's luck under one acceptance model (None: no drafts match)."""
+
+    def __init__(
+        self, trace: Trace, acceptance: AcceptanceModel | None, *, seed: int, first_request_id: int = 0
+    ) -> None:
+        self.trace = trace
+        self.acceptance = acceptance
+        self.seed = seed
+        self.first_request_id = first_request_id
+        self.prompt_tokens: list[int] = trace.prompt_tokens.tolist()
+        self.output_tokens: list[int] = trace.output_tokens.tolist()
+        self._chunks: OrderedDict[int, LuckChunk] = OrderedDict()
+        self.tables: dict[tuple[int, ...], object] = {}
+        """What an engine derives from this workload and wants to share between runs."""
+
+    def __len__(self) -> int:
+        return len(self.prompt_tokens)
+
+    def luck(self, chunk: int) -> LuckChunk:
+        """Luck of requests `chunk * CHUNK` onwards."""
+        kept = self._chunks.get(chunk)
+        if kept is None:
+            kept = self._chunks[chunk] = self._draw(chunk)
+            if len(self._chunks) > _KEPT_CHUNKS:
+                self._chunks.popitem(last=False)
+        else:
+            self._chunks.move_to_end(chunk)
+        return kept
+
+    def _draw(self, chunk: int) -> LuckChunk:
+        rows = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
+        outputs = self.trace.output_tokens[rows].astype(np.int64)
+        offsets = np.concatenate(([0], np.cumsum(outputs)))
+        if self.acceptance is None:
+            return LuckChunk(np.ones(int(offsets[-1]), dtype=np.int16), None, offsets)
+        tasks = None if self.trace.task is None else self.trace.task[rows]
+        luck = self.acceptance.luck(self.seed, self.first_request_id + chunk * CHUNK, outputs, tasks)
+        left = np.repeat(offsets[1:], outputs) - np.arange(int(offsets[-1]))
+        span = np.minimum(luck.run.astype(np.int32) + 1, left).astype(np.int16)
+        return LuckChunk(span, luck.proposes, offsets)
+
+    def span(self, request: int, position: int) -> int:
+        """Tokens that a round of `request` starting at output position `position` would emit with endless drafts."""
+        chunk = self.luck(request // CHUNK)
+        return int(chunk.span[chunk.offsets[request % CHUNK] + position])
+
+    def proposes(self, request: int, position: int) -> bool:
+        """Whether a drafter has anything to propose for `request` at output position `position`."""
+        chunk = self.luck(request // CHUNK)
+        return chunk.proposes is None or bool(chunk.proposes[chunk.offsets[request % CHUNK] + position])

@@ -1,0 +1,118 @@
+"""The fast replica makes the same decisions as the plain scheduler, step by step, over random worlds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import numpy as np
+from builders import FixedLuck, make_cost, make_limits, make_pass, make_trace
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specsim.config import PolicySpec, ReplicaLimits
+from specsim.engine.simulator import simulate
+from specsim.records import RunResult
+from specsim.workload import Workload
+
+POLICIES = st.one_of(
+    st.just(PolicySpec("off")),
+    st.integers(0, 6).map(lambda k: PolicySpec("static", k)),
+    st.just(PolicySpec("schedule", 5, table=((1, 2, 5), (3, 4, 2), (6, 9, 0)))),
+    st.integers(0, 6).map(lambda limit: PolicySpec("off_above", 3, batch_limit=limit)),
+    st.just(PolicySpec("goodput", 4)),
+)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> dict:
+    """A trace with its luck, limits that bind in one of several ways, a policy and a fleet."""
+    n = draw(st.integers(1, 25))
+    gaps = draw(st.lists(st.sampled_from([0.0, 0.001, 0.02, 0.5]), min_size=n, max_size=n))
+    prompts = draw(st.lists(st.integers(1, 70), min_size=n, max_size=n))
+    outputs = draw(st.lists(st.integers(1, 40), min_size=n, max_size=n))
+    block = draw(st.sampled_from([1, 4, 16]))
+    hash_block = draw(st.sampled_from([None, 16]))
+    hashes = None
+    if hash_block is not None:
+        # A request continues one of three conversations, so that prefixes repeat.
+        hashes = [[1000 * draw(st.integers(0, 2)) + b for b in range(-(-p // hash_block))] for p in prompts]
+    tight = draw(st.booleans())
+    spec_room = 2 * 6 + 8
+    need = max(-(-(p + o + spec_room) // block) for p, o in zip(prompts, outputs, strict=True)) + 2
+    limits = make_limits(
+        num_kv_blocks=need + draw(st.integers(0, 60 // block)) if tight else 10_000,
+        block_size_tokens=block,
+        max_num_seqs=draw(st.sampled_from([1, 3, 8, 64])),
+        max_num_batched_tokens=draw(st.sampled_from([7, 16, 40, 2048])),
+        max_model_len=draw(st.sampled_from([110, 120, 4096])),
+        fixed_blocks_per_request=draw(st.sampled_from([0, 0, 2])),
+        lookahead_drafts=draw(st.booleans()),
+    )
+    return {
+        "trace": make_trace(
+            arrival_s=np.cumsum(gaps).tolist(),
+            prompt_tokens=prompts,
+            output_tokens=outputs,
+            hashes=hashes,
+            hash_block_tokens=hash_block,
+        ),
+        "luck": FixedLuck(max_run=draw(st.integers(0, 6)), proposal_rate=draw(st.sampled_from([1.0, 0.4]))),
+        "limits": limits,
+        "policy": draw(POLICIES),
+        "window": draw(st.sampled_from([0, 20])),
+        "replicas": draw(st.sampled_from([1, 1, 2])),
+        "router": draw(st.sampled_from(["round_robin", "least_outstanding"])),
+        "concurrency": draw(st.sampled_from([None, None, 1, 5])),
+        "seed": draw(st.integers(0, 5)),
+        "warmup": draw(st.sampled_from([0.0, 0.0, 0.3])),
+    }
+
+
+def run(world: dict, *, plain: bool) -> RunResult:
+    target = {"windowed_kv_token_s": 1e-8, "window_tokens": world["window"]} if world["window"] else {}
+    return simulate(
+        Workload(world["trace"], world["luck"], seed=world["seed"]),
+        make_cost(target=make_pass(**target)),
+        limits=world["limits"],
+        policy=world["policy"],
+        replicas=world["replicas"],
+        router=world["router"],
+        concurrency=world["concurrency"],
+        warmup_share=world["warmup"],
+        plain=plain,
+    )
+
+
+def assert_same(fast: RunResult, plain: RunResult) -> None:
+    for name, column in asdict(plain.requests).items():
+        np.testing.assert_array_equal(getattr(fast.requests, name), column, err_msg=name)
+    assert asdict(fast.totals) == asdict(plain.totals)
+    assert fast.gaps.counts == plain.gaps.counts
+    assert fast.gaps.zeros == plain.gaps.zeros
+    assert fast.end_s == plain.end_s
+
+
+@settings(max_examples=300, deadline=None)
+@given(worlds())
+def test_fast_equals_plain(world: dict) -> None:
+    assert_same(run(world, plain=False), run(world, plain=True))
+
+
+def test_worlds_reach_every_mechanism() -> None:
+    """Guard: preemption, prefix hits, k changes and a cut budget really occur in worlds like those above."""
+    trace = make_trace(
+        arrival_s=[0.0] * 12,
+        prompt_tokens=64,
+        output_tokens=30,
+        hashes=[[7, 8, 9, 10]] * 12,
+        hash_block_tokens=16,
+    )
+    limits = ReplicaLimits(num_kv_blocks=30, block_size_tokens=4, max_num_seqs=8, max_num_batched_tokens=20)
+    world = {"trace": trace, "luck": FixedLuck(), "limits": limits, "window": 0, "replicas": 1, "seed": 1,
+             "router": "round_robin", "concurrency": None, "warmup": 0.0,
+             "policy": PolicySpec("schedule", 5, table=((1, 2, 5), (3, 9, 4)))}  # fmt: skip
+    fast, plain = run(world, plain=False), run(world, plain=True)
+    assert_same(fast, plain)
+    assert plain.requests.preemptions.sum() > 0
+    assert plain.requests.cached_tokens.sum() > 0
+    assert len(plain.totals.k_steps) == 2
