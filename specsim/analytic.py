@@ -77,8 +77,8 @@ def analytic_profile(
         draft_mode="none" if drafter is None else "serial",
         host_s=factors.host_s,
         speculation_host_s=factors.speculation_host_s if loaded else 0.0,
-        loaded_host_s=factors.loaded_host_s if loaded else 0.0,
-        loaded_request_s=factors.loaded_request_s if loaded else 0.0,
+        loaded_host_s=factors.loaded_host_s if drafter else factors.lookup_loaded_host_s if loaded else 0.0,
+        loaded_request_s=factors.loaded_request_s if drafter else 0.0,
         lookup_request_s=factors.lookup_request_s if method == "ngram" else 0.0,
         verify_unsplit_requests=unsplit,
         captured_tokens_max=ceiling,
@@ -138,7 +138,7 @@ def _rates(gpu: Gpu, dtype: str, factors: Factors) -> tuple[float, float]:
     if dtype in _FULL_PRECISION:
         return bandwidth, usual * vendor
     native = _COMPUTE_DTYPE.get(dtype)
-    if native in gpu.flops_per_s:
+    if native is not None and native in gpu.flops_per_s:
         rate = gpu.flops_per_s[native] * factors.compute_efficiency(native)
         if rate > usual:
             return bandwidth, rate * vendor
@@ -175,7 +175,8 @@ def _pass_cost(
         + 2.0 * active / tp / (expert_flops * factors.moe_compute_factor)
         + elementwise / head_bandwidth
     )
-    sampling = factors.sampling_bytes * (shape.draft_vocab_size or shape.vocab_size) / head_bandwidth
+    row_bytes = factors.draft_sampling_bytes if is_draft else factors.sampling_bytes
+    sampling = row_bytes * (shape.draft_vocab_size or shape.vocab_size) / head_bandwidth
     latency, collective_token_s = _collectives(shape, gpu, tp, factors)
     fixed = shape.num_layers * factors.layer_fixed_s + factors.pass_fixed_s + latency
     cached = kv_values_per_rank(shape, tp) * kv_bytes(kv_dtype) / (gpu.bandwidth_bytes_per_s * factors.kv_bandwidth)
@@ -205,7 +206,7 @@ def _pass_cost(
         experts_s=routed * WEIGHT_BITS[expert_dtype] / 8 / tp / expert_bandwidth,
         num_experts=shape.num_experts if routed else 0,
         experts_per_token=shape.experts_per_token if routed else 0,
-        knee=factors.knee,
+        knee=factors.draft_knee if is_draft else factors.knee,
     )
 
 

@@ -53,21 +53,25 @@ class Factors:
     amd_compute_factor: float = 0.65
     moe_compute_factor: float = 0.75
     attention_compute: float = 0.50
-    activation_bytes: float = 40.0
+    activation_bytes: float = 20.0
     """Bytes moved per hidden value, token and layer outside of matrix products."""
     sampling_bytes: float = 20.0
-    """Bytes moved per vocabulary entry and row of logits."""
+    """Bytes moved per vocabulary entry and row of logits of the target."""
+    draft_sampling_bytes: float = 4.0
+    """The same for the drafter, which takes the largest logit."""
     dequantise: float = 0.85
     """What weight-only quantised products keep of bandwidth and of the compute rate."""
-    knee: float = 1.3
+    knee: float = 1.15
+    draft_knee: float = 2.0
     layer_fixed_s: float = 20e-6
     pass_fixed_s: float = 30e-6
     draft_pass_fixed_s: float = 130e-6
     host_s: float = 1.2e-3
     speculation_host_s: float = 0.25e-3
     loaded_host_s: float = 0.35e-3
-    loaded_request_s: float = 3e-6
-    lookup_request_s: float = 8e-6
+    loaded_request_s: float = 2e-6
+    lookup_loaded_host_s: float = 0.15e-3
+    lookup_request_s: float = 2e-6
     fast_link_latency_s: float = 9e-6
     slow_link_latency_s: float = 25e-6
     between_servers_latency_s: float = 35e-6
@@ -83,7 +87,7 @@ class Factors:
 
     def compute_efficiency(self, dtype: str) -> float:
         """Share of the dense peak that large products reach in a compute dtype (`bf16`, `fp8`, `int8`, `fp4`)."""
-        return {"bf16": 0.70, "fp8": 0.60, "int8": 0.55, "fp4": 0.50}[dtype]
+        return {"bf16": 0.72, "fp8": 0.60, "int8": 0.55, "fp4": 0.50}[dtype]
 
 
 FACTORS = Factors()
@@ -94,14 +98,16 @@ _FIT = "the 8B fit (design notes: Llama-3.1-8B, bf16, one H100, vLLM)"
 _SOURCES: Mapping[str, str] = {
     "weight_bandwidth": f"{_FIT}: 15.0 GB of weights in 5.886 ms less 20 us a layer; aiconfigurator assumes 0.8",
     "kv_bandwidth": f"{_FIT}: 3.926e-8 s for 131,072 bytes is 0.997 of the datasheet; lowered for kernel tails",
-    "compute": f"{_FIT}: 2.101e-5 s a token, activations taken out; public GEMM tests on H100 reach 0.7 of 989 TFLOP/s",
+    "compute": f"{_FIT}: 2.101e-5 s a token; public GEMM tests on H100 reach about 720 of 989 TFLOP/s",
     "amd_compute_factor": "public GEMM tests on MI300X reach about 620 of 1307 TFLOP/s, 0.47",
     "moe_compute_factor": "assumed: grouped products have few rows per expert",
     "attention_compute": "FlashAttention papers: 0.35 to 0.75 of the peak forward, by version and length",
-    "activation_bytes": "count of elementwise reads and writes per hidden value and layer (norms, rope)",
+    "activation_bytes": "half of the elementwise reads and writes of norms, rope and MLP; the rest stays in cache",
     "sampling_bytes": "logits written, widened to 32 bits, and passed over by soft-max and sampling",
     "dequantise": "assumed: weight-only kernels such as Marlin lose some of both rates",
-    "knee": f"{_FIT} at 512 tokens with the compute efficiency above: memory and compute overlap only in part",
+    "knee": f"{_FIT} is straight up to 512 tokens: memory and compute hardly overlap; 1.15 stays within 5 %",
+    "draft_knee": f"{_FIT}: 8.4e-7 s a draft token, far below its compute, so most of it hides behind the weights",
+    "draft_sampling_bytes": "greedy drafts: logits written and read once",
     "layer_fixed_s": "about ten graph-launched kernels a layer at 2 us",
     "draft_pass_fixed_s": f"{_FIT}: 2.135 ms for three EAGLE passes less 1.55 GB read in each",
     "host_s": f"{_FIT}: 1.207 ms per step",
@@ -111,7 +117,8 @@ _SOURCES: Mapping[str, str] = {
     "the 0.65 ms of vLLM PR 20780 leave less",
     "loaded_request_s": "vLLM issue 49548: +21.6 % at concurrency 189 on a 31B model; the published EAGLE rows at "
     "batch 128 (arXiv 2601.11580) leave room for far less, so a compromise",
-    "lookup_request_s": "assumed: n-gram match on the CPU over a few hundred tokens",
+    "lookup_loaded_host_s": "assumed: n-gram rows of arXiv 2601.11580 at batch 1 show between 0 and 0.7 ms a step",
+    "lookup_request_s": "assumed: compiled n-gram match on the CPU over a few hundred tokens",
     "link_latency": "one-shot all-reduce of small messages: about 9 us over NVLink, 25 over PCIe; 35 between servers",
     "link_bandwidth": "assumed shares of the datasheet: 0.7 NVLink, xGMI, 0.6 PCIe; 400 Gbit/s a GPU between servers",
     "mixed_layer_s": "assumed: attention launched outside the graph",

@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from specsim.profiles import LatencyProfile, PassCost
+from specsim.passes import CompiledPass
+from specsim.profiles import LatencyProfile
 
 __all__ = ["StepCost", "StepWork", "captured_sizes"]
 
@@ -53,66 +54,6 @@ def captured_sizes(largest: int) -> list[int]:
     return [size for size in sizes if size <= largest]
 
 
-class _Pass:
-    """One model's pass, compiled: matrix and head seconds by token count are remembered."""
-
-    __slots__ = ("_heads", "_matrices", "cost")
-
-    def __init__(self, cost: PassCost) -> None:
-        self.cost = cost
-        self._matrices: dict[int, float] = {0: 0.0}
-        self._heads: dict[int, float] = {0: 0.0}
-
-    def memory_s(self, tokens: int) -> float:
-        """Read weights and the experts that `tokens` tokens are expected to touch."""
-        c = self.cost
-        if c.experts_s <= 0.0 or c.num_experts <= 0:
-            return c.weights_s + c.experts_s
-        return c.weights_s + c.experts_s * (1.0 - (1.0 - c.experts_per_token / c.num_experts) ** tokens)
-
-    def knee(self, memory: float, compute: float) -> float:
-        if memory == 0.0 or compute == 0.0:
-            return memory + compute
-        # scaled by the larger one, so that no power overflows or underflows
-        low, high = (memory, compute) if memory < compute else (compute, memory)
-        return high * (1.0 + (low / high) ** self.cost.knee) ** (1.0 / self.cost.knee)
-
-    def matrix(self, tokens: int) -> float:
-        """Everything but head and attention of a pass over `tokens` tokens, seconds; 0 for an empty pass."""
-        value = self._matrices.get(tokens)
-        if value is None:
-            c = self.cost
-            value = self.knee(self.memory_s(tokens), tokens * c.token_s) + tokens * c.collective_token_s + c.fixed_s
-            self._matrices[tokens] = value
-        return value
-
-    def head(self, rows: int) -> float:
-        """Output head and sampling of `rows` rows of logits, seconds."""
-        value = self._heads.get(rows)
-        if value is None:
-            c = self.cost
-            value = self._heads[rows] = self.knee(c.head_weights_s, rows * c.head_row_s)
-        return value
-
-    def kv_rates(self, width: float, unsplit: float, *, read_once: bool) -> tuple[float, float]:
-        """Attention seconds per cached token in full and in windowed layers, for `width` queries a request."""
-        c = self.cost
-        reads = unsplit if read_once else unsplit * width
-        full = max(c.kv_token_s * reads, width * max(c.kv_pair_s, c.decode_kv_pair_s))
-        windowed = max(c.windowed_kv_token_s * reads, width * c.windowed_kv_pair_s)
-        return full, windowed
-
-    def prefill(self, work: StepWork) -> float:
-        """Attention of this step's chunks, seconds; windowed layers read at most a window before each step's chunk."""
-        c = self.cost
-        full = max(work.prefill_kv_tokens * c.kv_token_s, work.prefill_pairs * c.kv_pair_s)
-        if not c.window_tokens:
-            return full
-        pairs = work.prefill_windowed_pairs or min(work.prefill_pairs, work.prefill_tokens * c.window_tokens)
-        reads = min(work.prefill_kv_tokens, c.window_tokens)
-        return full + max(reads * c.windowed_kv_token_s, pairs * c.windowed_kv_pair_s)
-
-
 class StepCost:
     """Seconds of steps under one profile, compiled once and then asked millions of times.
 
@@ -122,15 +63,16 @@ class StepCost:
 
     def __init__(self, profile: LatencyProfile) -> None:
         self.profile = profile
-        self._target = _Pass(profile.target)
-        self._draft = None if profile.draft is None else _Pass(profile.draft)
+        self._target = CompiledPass(profile.target)
+        self._draft = None if profile.draft is None else CompiledPass(profile.draft)
         self._decode: dict[tuple[int, int, int, bool], tuple[float, float, float]] = {}
+        self._mixed: dict[tuple[int, int, int, bool], tuple[float, float, float]] = {}
         self._padded = _padding(profile.captured_tokens_max)
 
     def step_s(self, work: StepWork) -> float:
         """Seconds of the step that `work` describes."""
         if work.prefill_tokens or work.prefill_rows:
-            return math.fsum(self.parts(work).values())
+            return self._mixed_s(work)
         key = (work.decode_requests, work.draft_tokens, work.next_num_spec_tokens, work.machinery)
         terms = self._decode.get(key)
         if terms is None:
@@ -168,10 +110,7 @@ class StepCost:
         memory = (target.memory_s(tokens) if tokens else 0.0) + (c.head_weights_s if rows else 0.0)
         fixed = c.fixed_s if tokens else 0.0
         collectives = tokens * c.collective_token_s
-        spoken = p.speculation_host_s if drafts or work.next_num_spec_tokens else 0.0
-        if work.machinery:
-            spoken += p.loaded_host_s + decode * p.loaded_request_s
-        lookup = p.lookup_request_s * decode if p.draft is None and work.next_num_spec_tokens else 0.0
+        lookup, spoken = self._speculation_s(decode, drafts, work.next_num_spec_tokens, work.machinery)
         return {
             "weights": memory,
             "compute": target.matrix(tokens) - fixed - collectives + target.head(rows) - memory,
@@ -184,6 +123,23 @@ class StepCost:
             "host": p.host_s,
             "speculation": spoken,
         }
+
+    def _mixed_s(self, work: StepWork) -> float:
+        """A step with prefill chunks: what depends on the decoding requests alone is remembered."""
+        decode, drafts, k = work.decode_requests, work.draft_tokens, work.next_num_spec_tokens
+        key = (decode, drafts, k, work.machinery)
+        terms = self._mixed.get(key)
+        if terms is None:
+            terms = self._mixed_terms(key)
+        target, draft = self._target, self._draft
+        tokens = decode + drafts + work.prefill_tokens
+        seconds = terms[0] + work.kv_tokens * terms[1] + work.windowed_kv_tokens * terms[2]
+        seconds += target.matrix(tokens) + target.head(decode + drafts + work.prefill_rows) + target.prefill(work)
+        if work.prefill_tokens:
+            seconds += self.profile.mixed_s
+        if k and draft is not None:
+            seconds += self._draft_matrix_s(work, tokens) + draft.prefill(work)
+        return seconds
 
     def decode_step_s(
         self,
@@ -236,6 +192,23 @@ class StepCost:
         terms = self._decode[key] = (base, full, windowed)
         return terms
 
+    def _mixed_terms(self, key: tuple[int, int, int, bool]) -> tuple[float, float, float]:
+        """As `_decode_terms`, without matrix work, which depends on the prompt tokens too."""
+        _, full, windowed = self._terms(key)
+        base = math.fsum((self.profile.host_s, *self._speculation_s(*key)))
+        if len(self._mixed) >= _MEMO_LIMIT:
+            self._mixed.clear()
+        terms = self._mixed[key] = (base, full, windowed)
+        return terms
+
+    def _speculation_s(self, decode: int, drafts: int, next_k: int, machinery: bool) -> tuple[float, float]:
+        """(lookup, host time because of speculation); a lookup that proposed nothing has nothing to reject."""
+        p = self.profile
+        spoken = p.speculation_host_s if drafts or (next_k and p.draft is not None) else 0.0
+        if machinery:
+            spoken += p.loaded_host_s + decode * p.loaded_request_s
+        return (p.lookup_request_s * decode if next_k and p.draft is None else 0.0), spoken
+
     def _width(self, decode: int, drafts: int) -> tuple[float, float]:
         """Mean queries a request, and how much slower an attention kernel reads that does not split its cache."""
         if not drafts:
@@ -261,17 +234,24 @@ class StepCost:
         k, draft = work.next_num_spec_tokens, self._draft
         if not k or draft is None or not tokens:
             return 0.0
-        rows = work.decode_requests + work.prefill_rows
         full, windowed = self._draft_kv_rates(k, width, unsplit)
         seconds = work.kv_tokens * full + work.windowed_kv_tokens * windowed + draft.prefill(work)
+        return seconds + self._draft_matrix_s(work, tokens)
+
+    def _draft_matrix_s(self, work: StepWork, tokens: int) -> float:
+        """Matrix work of all passes, and the later passes' reading of prompts that this step has finished."""
+        k, draft = work.next_num_spec_tokens, self._draft
+        assert draft is not None
+        rows = work.decode_requests + work.prefill_rows
         if self.profile.draft_mode == "parallel":
-            return seconds + draft.matrix(tokens + rows * (k - 1)) + draft.head(rows * k)
-        if rows:
+            return draft.matrix(tokens + rows * (k - 1)) + draft.head(rows * k)
+        seconds = draft.matrix(tokens) + draft.head(rows)
+        if k > 1:
             seconds += (k - 1) * (draft.matrix(rows) + draft.head(rows))
-        if work.prefill_rows:
-            later = draft.kv_rates(1.0, 1.0, read_once=True)[0]
-            seconds += (k - 1) * later * (work.prefill_kv_tokens + work.prefill_tokens)
-        return seconds + draft.matrix(tokens) + draft.head(rows)
+            if work.prefill_rows:
+                prompts = work.prefill_kv_tokens + work.prefill_tokens
+                seconds += (k - 1) * prompts * (draft.cost.kv_token_s + draft.cost.windowed_kv_token_s)
+        return seconds
 
     def _tree_step_s(self, batch: int, kv: float, windowed: float, depth: int, nodes: int) -> float:
         """A tree round: verify every node, then one drafter pass a level; the drafter catches up on one path only."""

@@ -1,0 +1,82 @@
+"""Seconds of one pass of one model: matrix work, output head and attention, compiled from a PassCost.
+
+Models: reading weights against computing (the knee), expert coverage, cached keys against query-key pairs.
+Leaves out: everything that belongs to a step rather than a pass (`specsim.latency`). Numbers: a PassCost.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from specsim.profiles import PassCost
+
+__all__ = ["ChunkWork", "CompiledPass"]
+
+
+class ChunkWork(Protocol):
+    """The prompt chunks of a step, as `specsim.latency.StepWork` describes them."""
+
+    prefill_tokens: int
+    prefill_kv_tokens: int
+    prefill_pairs: int
+    prefill_windowed_pairs: int
+
+
+class CompiledPass:
+    """One model's pass, compiled: matrix and head seconds by token count are remembered."""
+
+    __slots__ = ("_heads", "_matrices", "cost")
+
+    def __init__(self, cost: PassCost) -> None:
+        self.cost = cost
+        self._matrices: dict[int, float] = {0: 0.0}
+        self._heads: dict[int, float] = {0: 0.0}
+
+    def memory_s(self, tokens: int) -> float:
+        """Read weights and the experts that `tokens` tokens are expected to touch."""
+        c = self.cost
+        if c.experts_s <= 0.0 or c.num_experts <= 0:
+            return c.weights_s + c.experts_s
+        return c.weights_s + c.experts_s * (1.0 - (1.0 - c.experts_per_token / c.num_experts) ** tokens)
+
+    def knee(self, memory: float, compute: float) -> float:
+        if memory == 0.0 or compute == 0.0:
+            return memory + compute
+        # scaled by the larger one, so that no power overflows or underflows
+        low, high = (memory, compute) if memory < compute else (compute, memory)
+        return high * (1.0 + (low / high) ** self.cost.knee) ** (1.0 / self.cost.knee)
+
+    def matrix(self, tokens: int) -> float:
+        """Everything but head and attention of a pass over `tokens` tokens, seconds; 0 for an empty pass."""
+        value = self._matrices.get(tokens)
+        if value is None:
+            c = self.cost
+            value = self.knee(self.memory_s(tokens), tokens * c.token_s) + tokens * c.collective_token_s + c.fixed_s
+            self._matrices[tokens] = value
+        return value
+
+    def head(self, rows: int) -> float:
+        """Output head and sampling of `rows` rows of logits, seconds."""
+        value = self._heads.get(rows)
+        if value is None:
+            c = self.cost
+            value = self._heads[rows] = self.knee(c.head_weights_s, rows * c.head_row_s)
+        return value
+
+    def kv_rates(self, width: float, unsplit: float, *, read_once: bool) -> tuple[float, float]:
+        """Attention seconds per cached token in full and in windowed layers, for `width` queries a request."""
+        c = self.cost
+        reads = unsplit if read_once else unsplit * width
+        full = max(c.kv_token_s * reads, width * max(c.kv_pair_s, c.decode_kv_pair_s))
+        windowed = max(c.windowed_kv_token_s * reads, width * c.windowed_kv_pair_s)
+        return full, windowed
+
+    def prefill(self, work: ChunkWork) -> float:
+        """Attention of this step's prompt chunks, seconds; windowed layers read at most one window of the cache."""
+        c = self.cost
+        full = max(work.prefill_kv_tokens * c.kv_token_s, work.prefill_pairs * c.kv_pair_s)
+        if not c.window_tokens:
+            return full
+        pairs = work.prefill_windowed_pairs or min(work.prefill_pairs, work.prefill_tokens * c.window_tokens)
+        reads = min(work.prefill_kv_tokens, c.window_tokens)
+        return full + max(reads * c.windowed_kv_token_s, pairs * c.windowed_kv_pair_s)
