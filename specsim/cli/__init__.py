@@ -1,0 +1,91 @@
+"""The command line: one module a command, imported only when it is asked for, so that `--help` stays fast."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from specsim.errors import SpecsimError, nearest
+
+__all__ = ["cli", "main"]
+
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "plan": ("specsim.cli.plan:plan", "When does speculation pay on this trace, with which k, and at what load not?"),
+    "crossover": ("specsim.cli.crossover:crossover", "The quick look without a trace: speedup by concurrency."),
+    "simulate": ("specsim.cli.simulate:simulate", "Simulate a scenario once and print its metrics."),
+    "trace": ("specsim.cli.trace:trace", "Look at a request log, convert it, or make a synthetic one."),
+    "hardware": ("specsim.cli.catalogue:hardware", "GPUs that the catalogue knows."),
+    "model": ("specsim.cli.catalogue:model", "Models and drafters that the catalogue knows."),
+    "runs": ("specsim.cli.runs:runs", "List, show, compare, export or delete what is stored."),
+    "report": ("specsim.cli.report:report", "Print a stored plan or run again."),
+}
+"""Command -> where it lives, and its one-line help (a test keeps it equal to the command's own)."""
+
+
+class _FriendlyError(click.ClickException):
+    def __init__(self, error: SpecsimError) -> None:
+        super().__init__(str(error))
+        self.exit_code = error.exit_code
+
+
+class LazyGroup(click.Group):
+    """Imports a command on use, and turns every SpecsimError into one line and its exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, attribute = _COMMANDS[cmd_name][0].split(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            raise click.UsageError(f"no command '{args[0]}'{nearest(args[0], _COMMANDS)}; see specsim --help", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SpecsimError as error:
+            raise _FriendlyError(error) from error
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="specsim", prog_name="specsim")
+def cli() -> None:
+    """Where speculative decoding stops paying on your trace and your GPUs."""
+    _check_siblings()
+
+
+def _check_siblings() -> None:
+    """Refuse to run when a foreign package answers to one of our names."""
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    home = Path(__file__).resolve().parent.parent.parent
+    for name in ("scenarios", "db", "calibrate"):
+        spec = find_spec(name)
+        origin = None if spec is None else spec.origin
+        if origin is None or home not in Path(origin).resolve().parents:
+            raise click.ClickException(f"another '{name}' hides ours: {origin}; run specsim from another folder")
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        cli.main(prog_name="specsim")
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)

@@ -1,0 +1,158 @@
+"""Figures of a run, derived from its rows and totals.
+
+TTFT: first token of any kind minus arrival. TPOT: (last - first token) / (output tokens - 1), for outputs of 2 or more,
+comparable with and without speculation. ITL per chunk: gap between two deliveries of a request; rounds deliver bursts.
+ITL per token: the same gaps with a zero for every further token of a burst. E2E: last token minus arrival.
+Goodput: requests that met the objective, per second. All over requests that arrived in the measured window.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from specsim.config import Slo
+from specsim.records import RunResult
+
+__all__ = ["METRIC_UNITS", "RunMetrics", "summarise"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunMetrics:
+    """One number each; nan when nothing was there to measure. Times in seconds."""
+
+    requests: int
+    """Finished requests that arrived in the measured window."""
+    rejected: int
+    ttft_mean_s: float
+    ttft_p50_s: float
+    ttft_p95_s: float
+    ttft_p99_s: float
+    tpot_mean_s: float
+    tpot_p50_s: float
+    tpot_p95_s: float
+    tpot_p99_s: float
+    itl_chunk_p50_s: float
+    itl_chunk_p95_s: float
+    itl_chunk_p99_s: float
+    itl_token_p50_s: float
+    itl_token_p95_s: float
+    itl_token_p99_s: float
+    e2e_mean_s: float
+    e2e_p50_s: float
+    e2e_p95_s: float
+    e2e_p99_s: float
+    queue_mean_s: float
+    """First scheduled minus arrival."""
+    offered_requests_per_s: float
+    served_requests_per_s: float
+    """Completions in the measured window per second of it."""
+    output_tokens_per_s: float
+    goodput_per_s: float
+    slo_share: float
+    running_batch: float
+    """Requests per step, weighted by step time."""
+    peak_batch: int
+    kv_use: float
+    """Used share of KV blocks, weighted by step time."""
+    kv_peak: float
+    utilisation: float
+    """Share of the window in which a replica computes."""
+    preemptions: int
+    steps: int
+    rounds: int
+    mean_acceptance_length: float
+    """Tokens per round that had drafts, bonus included: 1 + accepted / draft rounds. nan without drafts."""
+    tokens_per_round: float
+    """Tokens per round, with or without drafts."""
+    draft_acceptance_rate: float
+    """Accepted / drafted, as vLLM logs it."""
+    wasted_draft_share: float
+    """Rejected drafts per token of target work (drafts, decoded tokens and prefill)."""
+    mean_k: float
+    """Drafts asked for per step."""
+    prefill_share: float
+    """Prefill tokens of all tokens computed."""
+
+
+METRIC_UNITS = {"_s": "seconds", "_per_s": "per second", "_share": "fraction", "_use": "fraction"}
+
+
+def _quantiles(values: np.ndarray) -> tuple[float, float, float, float]:
+    if not len(values):
+        return (math.nan,) * 4
+    p50, p95, p99 = np.quantile(values, (0.5, 0.95, 0.99))
+    return float(values.mean()), float(p50), float(p95), float(p99)
+
+
+def summarise(result: RunResult, slo: Slo | None = None) -> RunMetrics:
+    """Derive every figure of `RunMetrics`; without an objective every finished request is good."""
+    rows, totals, gaps = result.requests, result.totals, result.gaps
+    first, last = result.measure_from_s, result.measure_until_s
+    window_s = max(last - first, 0.0)
+    inside = (rows.arrival_s >= first) & (rows.arrival_s <= last)
+    done = inside & ~rows.rejected & np.isfinite(rows.finish_s)
+    ttft = rows.first_token_s[done] - rows.arrival_s[done]
+    e2e = rows.finish_s[done] - rows.arrival_s[done]
+    outputs = rows.output_tokens[done]
+    long = outputs >= 2
+    tpot = (rows.finish_s[done][long] - rows.first_token_s[done][long]) / (outputs[long] - 1)
+    good = np.ones(len(ttft), dtype=bool)
+    if slo is not None and slo.ttft_s is not None:
+        good &= ttft <= slo.ttft_s
+    if slo is not None and slo.tpot_s is not None:
+        good[long] &= tpot <= slo.tpot_s
+    completed = (rows.finish_s >= first) & (rows.finish_s <= last)
+    first_tokens = int(np.count_nonzero((rows.first_token_s >= first) & (rows.first_token_s <= last)))
+    asked = int(np.count_nonzero(inside))
+    refused = int(np.count_nonzero(inside & rows.rejected))
+    ttft_q, tpot_q, e2e_q = _quantiles(ttft), _quantiles(tpot), _quantiles(e2e)
+    computed = totals.drafted_tokens + totals.rounds + totals.prefill_tokens
+
+    def per(part: float, whole: float) -> float:
+        return part / whole if whole > 0 else math.nan
+
+    return RunMetrics(
+        requests=int(np.count_nonzero(done)),
+        rejected=refused,
+        ttft_mean_s=ttft_q[0],
+        ttft_p50_s=ttft_q[1],
+        ttft_p95_s=ttft_q[2],
+        ttft_p99_s=ttft_q[3],
+        tpot_mean_s=tpot_q[0],
+        tpot_p50_s=tpot_q[1],
+        tpot_p95_s=tpot_q[2],
+        tpot_p99_s=tpot_q[3],
+        itl_chunk_p50_s=gaps.quantile(0.5),
+        itl_chunk_p95_s=gaps.quantile(0.95),
+        itl_chunk_p99_s=gaps.quantile(0.99),
+        itl_token_p50_s=gaps.quantile(0.5, with_zeros=True),
+        itl_token_p95_s=gaps.quantile(0.95, with_zeros=True),
+        itl_token_p99_s=gaps.quantile(0.99, with_zeros=True),
+        e2e_mean_s=e2e_q[0],
+        e2e_p50_s=e2e_q[1],
+        e2e_p95_s=e2e_q[2],
+        e2e_p99_s=e2e_q[3],
+        queue_mean_s=float((rows.first_scheduled_s[done] - rows.arrival_s[done]).mean()) if done.any() else math.nan,
+        offered_requests_per_s=per(asked, window_s),
+        served_requests_per_s=per(int(np.count_nonzero(completed)), window_s),
+        output_tokens_per_s=per(totals.decode_tokens + first_tokens, window_s),
+        goodput_per_s=per(int(np.count_nonzero(good)), window_s),
+        slo_share=per(int(np.count_nonzero(good)), asked),
+        running_batch=per(totals.batch_time, totals.busy_s),
+        peak_batch=totals.peak_batch,
+        kv_use=per(totals.kv_block_time, totals.busy_s * result.num_kv_blocks),
+        kv_peak=totals.peak_kv_blocks / result.num_kv_blocks,
+        utilisation=min(1.0, per(totals.busy_s, window_s * result.num_replicas)) if window_s > 0 else math.nan,
+        preemptions=totals.preemptions,
+        steps=totals.steps,
+        rounds=totals.rounds,
+        mean_acceptance_length=1 + per(totals.accepted_tokens, totals.draft_rounds),
+        tokens_per_round=per(totals.decode_tokens, totals.rounds),
+        draft_acceptance_rate=per(totals.accepted_tokens, totals.drafted_tokens),
+        wasted_draft_share=per(totals.drafted_tokens - totals.accepted_tokens, computed),
+        mean_k=per(sum(k * n for k, n in totals.k_steps.items()), totals.steps),
+        prefill_share=per(totals.prefill_tokens, computed),
+    )
