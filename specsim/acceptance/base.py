@@ -1,0 +1,102 @@
+"""What an acceptance model is, and the luck that it deals.
+
+A round that starts at output position p (p tokens already emitted) with k drafts emits `min(k, run[p]) + 1` tokens, cut
+at what the request still wants, and the next round starts there. Luck is dealt once for the largest k and reused for
+every policy, so that comparisons are paired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import numpy as np
+
+__all__ = ["MAX_SPEC_TOKENS", "AcceptanceModel", "Luck", "request_offsets", "walk_lengths"]
+
+MAX_SPEC_TOKENS = 64
+"""Largest number of drafts a round; runs are int8."""
+
+
+@dataclass(frozen=True, slots=True)
+class Luck:
+    """Runs of matching drafts of n requests, concatenated; request i owns `[offsets[i], offsets[i + 1])`."""
+
+    run: np.ndarray
+    """int8, one per output position: drafts that would match for a round starting there, at most max_spec_tokens."""
+    proposes: np.ndarray | None
+    """bool, one per output position: whether the drafter proposes anything there; None: always."""
+    offsets: np.ndarray
+    """int64, n + 1."""
+
+    def of(self, i: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """`(run, proposes)` of request i (views)."""
+        part = slice(int(self.offsets[i]), int(self.offsets[i + 1]))
+        return self.run[part], None if self.proposes is None else self.proposes[part]
+
+
+class AcceptanceModel(Protocol):
+    """Deals luck to requests; request i's luck depends on the seed and its own id only, never on other requests."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def max_spec_tokens(self) -> int:
+        """Longest run that is dealt: the largest k that the model is good for."""
+        ...
+
+    @property
+    def conditional(self) -> tuple[float, ...]:
+        """Conditional acceptance by draft position, given that something was proposed."""
+        ...
+
+    @property
+    def proposal_rate(self) -> float:
+        """Share of positions at which the drafter proposes."""
+        ...
+
+    def luck(
+        self, seed: int, first_request_id: int, output_tokens: np.ndarray, tasks: np.ndarray | None = None
+    ) -> Luck:
+        """Luck of requests `first_request_id + 0, 1, ...` with these output lengths (positive ints).
+
+        `tasks`: content class of each request, for models that differ by class; others ignore it.
+        """
+        ...
+
+    def luck_of(self, seed: int, ids: np.ndarray, output_tokens: np.ndarray, tasks: np.ndarray | None = None) -> Luck:
+        """The same for any request ids."""
+        ...
+
+    def expected_length(self, num_spec_tokens: int) -> float:
+        """Mean acceptance length at a static k: tokens a round over all rounds, bonus and empty rounds included."""
+        ...
+
+    def with_change(self, delta: float) -> Self:
+        """The model with each conditional probability moved by `delta` (-0.1: ten points less), clipped to 0..1."""
+        ...
+
+
+def request_offsets(output_tokens: np.ndarray) -> np.ndarray:
+    """Offsets of a concatenation; refuses lengths below 1.
+
+    Raises:
+        ValueError: when a length is not positive (traces are checked before).
+    """
+    lengths = np.asarray(output_tokens, dtype=np.int64)
+    if lengths.ndim != 1 or (len(lengths) and lengths.min() < 1):
+        raise ValueError("output_tokens must be a flat array of lengths >= 1")
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def walk_lengths(run: Sequence[int], num_spec_tokens: int) -> tuple[int, int]:
+    """Replay one request at a static k: (rounds, tokens emitted, the last round not cut)."""
+    rounds = position = 0
+    while position < len(run):
+        position += min(num_spec_tokens, run[position]) + 1
+        rounds += 1
+    return rounds, position
