@@ -35,8 +35,8 @@ class ConfigFile:
         self.prefix = prefix
 
     def fail(self, message: str) -> CatalogueError:
-        """An error that starts with the path of the file."""
-        return CatalogueError(f"{self.path}: {message}")
+        """An error that starts with the path of the file; stays one line whatever the file holds."""
+        return CatalogueError("".join(c if c.isprintable() else "?" for c in f"{self.path}: {message}"))
 
     def _get(self, key: str, default: Any, expected: str) -> Any:
         value = self.data.get(key)

@@ -12,7 +12,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from scenarios.lookup import NameIndex, check_keys, packaged_toml
+from scenarios.lookup import NameIndex, check_keys, one_line, packaged_toml
 from specsim.errors import CatalogueError
 from specsim.shapes import Gpu, Price
 
@@ -20,7 +20,7 @@ __all__ = ["gpu", "load_gpus"]
 
 _MEMORY_UNITS = {"memory_gb": 1e9, "memory_gib": 2.0**30, "memory_mib": 2.0**20}
 _GPU_KEYS = ("name", "aliases", *_MEMORY_UNITS, "bandwidth_gb_per_s", "tflops", "link_gb_per_s", "link", "tdp_w",
-             "max_tp", "all_in_kw", "source", "doubtful", "notes")  # fmt: skip
+             "max_tp", "all_in_kw", "driver_memory_mib", "source", "doubtful", "notes")  # fmt: skip
 _PRICE_KEYS = ("gpu", "usd_per_gpu_h", "provider", "source", "doubtful")
 
 
@@ -62,7 +62,7 @@ def gpu(name: str) -> Gpu:
     hit = index.get(name)
     if hit is None:
         raise CatalogueError(
-            f"gpu '{name}' is not in the catalogue{index.suggestion(name)}; "
+            f"gpu '{one_line(name)}' is not in the catalogue{index.suggestion(name)}; "
             f"`specsim hardware list` shows all {len(load_gpus())}"
         )
     return load_gpus()[hit]
@@ -86,6 +86,8 @@ def _gpu(entry: Mapping[str, Any], sources: Mapping[str, Any], prices: tuple[Pri
     extra = {"link": entry["link"]}
     if "all_in_kw" in entry:
         extra["all_in_kw"] = f"{entry['all_in_kw']:.2f}"
+    if "driver_memory_mib" in entry:
+        extra["driver_memory_mib"] = str(entry["driver_memory_mib"])
     return Gpu(
         name=entry["name"],
         memory_bytes=float(memory[0]),
@@ -97,7 +99,7 @@ def _gpu(entry: Mapping[str, Any], sources: Mapping[str, Any], prices: tuple[Pri
         aliases=tuple(entry.get("aliases", ())),
         prices=prices,
         source="; ".join(sources[key]["text"] for key in entry["source"]),
-        date="; ".join(sources[key]["date"] for key in entry["source"]),
+        date="; ".join(dict.fromkeys(sources[key]["date"] for key in entry["source"])),
         doubtful=tuple(entry.get("doubtful", ())),
         notes=entry.get("notes", ""),
         extra=extra,

@@ -14,7 +14,7 @@ from typing import Any
 
 from specsim.errors import CatalogueError, nearest
 
-__all__ = ["NameIndex", "check_keys", "name_key", "packaged_toml"]
+__all__ = ["NameIndex", "check_keys", "name_key", "one_line", "packaged_toml"]
 
 
 def packaged_toml(name: str) -> dict[str, Any]:
@@ -33,6 +33,12 @@ def check_keys(entry: Mapping[str, Any], known: Iterable[str], place: str) -> No
 def name_key(name: str) -> str:
     """Spelling-insensitive form of a name: letters and digits only, lower case."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def one_line(text: str) -> str:
+    """`text` as a message may show it: 80 printable characters at most."""
+    clean = "".join(char if char.isprintable() else "?" for char in text)
+    return clean if len(clean) <= 80 else clean[:77] + "..."
 
 
 class NameIndex:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from scenarios.drafters import eagle_head, mtp_head
-from scenarios.lookup import NameIndex, check_keys, packaged_toml
+from scenarios.lookup import NameIndex, check_keys, one_line, packaged_toml
 from specsim.errors import CatalogueError, nearest
 from specsim.shapes import ModelKind, ModelShape
 
@@ -94,7 +94,7 @@ def model(name_or_path: str, *, kind: ModelKind | None = None) -> ModelShape:
 
         return read_config(path, kind=kind)
     raise CatalogueError(
-        f"model '{name_or_path}' is not in the catalogue{_index().suggestion(name_or_path)}; "
+        f"model '{one_line(name_or_path)}' is not in the catalogue{_index().suggestion(name_or_path)}; "
         f"`specsim model list` shows all {len(load_models())}, or give the path of its config.json"
     )
 
@@ -109,7 +109,7 @@ def default_drafter(target: ModelShape, method: str) -> ModelShape | None:
         CatalogueError: when the method is unknown, or there is no such drafter for this target.
     """
     if method not in DRAFT_METHODS:
-        raise CatalogueError(f"unknown draft method '{method}'{nearest(method, DRAFT_METHODS)}; "
+        raise CatalogueError(f"unknown draft method '{one_line(method)}'{nearest(method, DRAFT_METHODS)}; "
                              f"one of {', '.join(DRAFT_METHODS)}")  # fmt: skip
     if not DRAFT_METHODS[method]:
         return None

@@ -74,10 +74,11 @@ def show_hardware(name: str, as_json: bool) -> None:
     rates = ", ".join(
         f"{_mark(entry, f'flops_per_s.{dtype}')}{rate / 1e12:g} {dtype}" for dtype, rate in entry.flops_per_s.items()
     )
+    driver_mib = entry.extra.get("driver_memory_mib", "")
     facts = {
         "also called": ", ".join(entry.aliases),
         "memory": f"{_figure(entry, 'memory_bytes', round(entry.memory_bytes / 1e9, 1))} GB "
-        f"({entry.memory_bytes / 2**30:.1f} GiB)",
+        f"({entry.memory_bytes / 2**30:.1f} GiB)" + (f"; drivers report {driver_mib} MiB" if driver_mib else ""),
         "bandwidth": f"{_figure(entry, 'bandwidth_bytes_per_s', entry.bandwidth_bytes_per_s / 1e9)} GB/s",
         "dense TFLOP/s": rates,
         "link": f"{_figure(entry, 'link_bytes_per_s', entry.link_bytes_per_s / 1e9)} GB/s one way, "
@@ -135,8 +136,9 @@ def list_models(as_json: bool) -> None:
         )
     _echo_table(table)
     click.echo(
-        "Heads: query/key-value. KV: bf16 bytes a token in all layers, before any window. Drafters count only what\n"
-        "they add to memory. ~ doubtful: no file at hand confirms every size; `specsim model show NAME` says which."
+        "Heads: query/key-value. KV: bf16 bytes a token in all layers, before any window. Drafters count\n"
+        "only what they add to memory. ~ doubtful: no file at hand confirms every size;\n"
+        "`specsim model show NAME` says which."
     )
 
 
