@@ -67,7 +67,7 @@ def explain(error: Exception, name: str) -> StoreError:
         )
     if isinstance(error, sa.exc.OperationalError) and not code.startswith("SQLITE"):
         return StoreError(f"cannot reach database {name}: {_line(orig)}; check the URL and that the server runs")
-    return StoreError(f"database {name}: {_line(orig)}; restore a copy or use another with --db")
+    return StoreError(f"database {name}: {_line(orig)}; check the URL or file, or use another with --db")
 
 
 @contextmanager

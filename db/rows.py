@@ -13,7 +13,16 @@ from db.canonical import canonical_json, flat_metrics, plain_text
 from specsim.errors import StoreError
 from specsim.records import RequestColumns
 
-__all__ = ["checked_sha256", "checked_status", "decoded", "metric_columns", "request_chunks", "utc_text"]
+__all__ = [
+    "checked_seed",
+    "checked_sha256",
+    "checked_status",
+    "decoded",
+    "metric_columns",
+    "request_chunks",
+    "text",
+    "utc_text",
+]
 
 CHUNK_ROWS = 5000
 _JSON_COLUMNS = ("stats", "body", "point", "policy", "metrics", "inputs", "result")
@@ -48,6 +57,13 @@ def checked_status(status: str) -> str:
     if status not in ("complete", "partial"):
         raise StoreError(f"status {status!r} is not complete or partial")
     return status
+
+
+def checked_seed(seed: int) -> int:
+    """`seed` when it is a whole number that the databases can hold, else a StoreError."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or abs(seed) >= 2**63:
+        raise StoreError(f"seed is {seed!r}; it must be a whole number below 2**63")
+    return seed
 
 
 def metric_columns(metrics: Mapping[str, Any]) -> dict[str, float | None]:

@@ -23,7 +23,7 @@ from db.location import Location, Mode, parse
 from db.migrations import STEPS, Step
 from db.opening import open_engine
 from db.queries import RunFilter
-from db.rows import checked_sha256, checked_status, metric_columns, text, utc_text
+from db.rows import checked_seed, checked_sha256, checked_status, metric_columns, text, utc_text
 from specsim.records import RequestColumns
 
 __all__ = ["BUSY_TIMEOUT_S", "Store", "plan_id_of"]
@@ -185,7 +185,7 @@ class Store:
             "policy_label": text(policy_label, "policy label"),
             "load_per_s": json.loads(canonical_json(load_per_s, place="load")),
             "rate_scale": json.loads(canonical_json(rate_scale, place="rate scale")),
-            "seed": int(seed),
+            "seed": checked_seed(seed),
             "code_version": text(code_version, "code version"),
             "specsim_version": text(specsim_version, "specsim version"),
             "status": checked_status(status),

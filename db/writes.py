@@ -23,7 +23,9 @@ def _insert(connection: sa.Connection, table: sa.Table) -> Any:
 
 def insert_if_new(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> bool:
     """Insert `row` unless its key is there; whether it was inserted."""
-    return bool(connection.execute(_insert(connection, table).values(row)).rowcount)
+    statement = _insert(connection, table).values(row)
+    # Without the option an INSERT may report -1 rows (PostgreSQL).
+    return connection.execute(statement, execution_options={"preserve_rowcount": True}).rowcount > 0
 
 
 def put_run(connection: sa.Connection, row: Mapping[str, Any], requests: RequestColumns | None) -> str:

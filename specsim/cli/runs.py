@@ -66,7 +66,6 @@ def list_command(limit: int, as_json: bool, db: str | None, **filters: Any) -> N
         specsim runs list --policy k=3 --limit 50
     """
     from db.queries import RunFilter
-
     from specsim.cli.runs_view import print_list
 
     wanted = RunFilter(**filters)

@@ -91,11 +91,11 @@ def print_list(body: Mapping[str, Any], *, show_plans: bool) -> None:
         ("tokens/s", ">"), ("in SLO", ">"), ("stored UTC", "<"),
     )  # fmt: skip
     for run in body["runs"]:
-        share = run["slo_share"]
+        share, when = run["slo_share"], _when(run["finished_utc"])[5:]
         table.add_row(
             run["id"], _plain(run["policy_label"]), _load(run), str(run["seed"]),
             _shown("ttft_p95_s", run["ttft_p95_s"]), _shown("tpot_p95_s", run["tpot_p95_s"]),
-            _number(run["output_tokens_per_s"]), "-" if share is None else f"{share:.1%}", _when(run["finished_utc"])[5:],
+            _number(run["output_tokens_per_s"]), "-" if share is None else f"{share:.1%}", when,
         )  # fmt: skip
     _print_part(console, table, "runs", len(body["runs"]), body["total_runs"])
 
