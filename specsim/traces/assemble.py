@@ -49,7 +49,8 @@ def infer_hash_block(prompts: np.ndarray, counts: np.ndarray) -> int | None:
     """
     if not len(prompts):
         return None
-    for block in _BLOCKS:
+    blocks = _BLOCKS if int(counts.max()) > 1 else _BLOCKS[:1]
+    for block in blocks:
         fits = (-(-prompts // block) == counts) | (prompts // block == counts)
         if float(fits.mean()) >= 0.9:
             return block
@@ -101,7 +102,9 @@ def _arrivals(
     )
     seconds = raw * unit.seconds
     fixed = seconds[~in_session]
-    if len(fixed):
+    if form.keeps_zero:
+        seconds = seconds + float(sink.clock.base) * unit.seconds
+    elif len(fixed):
         seconds = seconds - fixed.min()
     if in_session.any() and options.session_rate_per_s is not None:
         present, code = np.unique(sessions[in_session], return_inverse=True)
@@ -152,6 +155,8 @@ def assemble(
         if sink.coded_hashes:
             notes.append("hash ids that are no 64-bit integers were replaced by 62 bits of their BLAKE2 digest")
     seconds, unit = _arrivals(sink, form, options, keep, column, stated, hash_block, notes)
+    if not unit.certain:
+        warnings.append(f"the unit of time is a guess: {unit}; --time-unit overrules it")
     rows_kept = len(seconds)
     order: np.ndarray | None = None if keep is None else np.flatnonzero(keep)
     backward = int((np.diff(seconds) < 0).sum())

@@ -277,7 +277,7 @@ def _mooncake_unit(raw: np.ndarray, base: float, rate: float, hash_block: int | 
             )
         return Unit(1e-3, "ms", "Mooncake: whole numbers", True)
     if hash_block is not None and hash_block <= 64:
-        return Unit(1.0, "s", f"fractions and {hash_block}-token blocks, as in Qwen and vLLM timed traces", False)
+        return Unit(1.0, "s", f"fractions and {hash_block}-token blocks, as in Qwen and vLLM timed traces", True)
     if rate > 0.1:
         return Unit(1.0, "s", f"fractions; as ms it would be {rate * 1000:,.3g} requests/s", False)
     return Unit(1e-3, "ms", f"fractions, but as s it would be only {rate:,.3g} requests/s", False)

@@ -25,6 +25,7 @@ _ENVOY = re.compile(
     r'\[(?P<time>\d{4}-[^\]]+)\] "(?P<method>\S+) (?P<path>\S+)[^"]*" (?P<status>\d+) (?P<flags>\S+)'
     r" (?P<received>\d+) (?P<sent>\d+) (?P<duration>\S+)"
 )
+_SERVEGEN_LENGTHS = re.compile(rb'\s*\{\s*"[\d.]+"\s*:\s*\{\s*"(?:in|out)put_tokens"\s*:\s*"\{')
 _SERVEGEN = re.compile(rb"\s*\d+(?:\.\d+)?,[\d.eE+-]+,[\d.eE+-]+,(?:Gamma|Weibull|),[\d.eE+-]+,[\d.eE+-]+\s*$")
 
 
@@ -62,6 +63,7 @@ class Layout:
         self.header: list[str] = []
         self.numbered = False
         self._names = _Names()
+        self._whole: tuple[int, Row] | None = None
 
     @property
     def originals(self) -> dict[str, str]:
@@ -70,11 +72,15 @@ class Layout:
 
     def sample(self) -> Sample:
         """The first records, read from the head without consuming it."""
+        if self.kind == "document":
+            self._whole = next(self._document(self.source.chunks()))
+            row = self._whole[1]
+            return Sample(keys=frozenset(row), rows=(row,))
         rows: list[Row] = []
         lines = self.source.head.split(b"\n")
         if len(lines) > 1 and not self.source.head_is_all:
             lines = lines[:-1]
-        for _, record in self._records(iter(lines), iter([self.source.head]), partial=True):
+        for _, record in self._records(iter(lines), iter([self.source.head]), True):
             if isinstance(record, dict):
                 rows.append(record)
                 if len(rows) >= _SAMPLE_ROWS:
@@ -90,12 +96,14 @@ class Layout:
         Raises:
             TraceError: text whose structure is broken beyond single rows.
         """
+        if self._whole is not None:
+            return iter([self._whole])
         lines = self.source.lines() if self.kind in ("csv", "jsonl", "envoy") else iter(())
         chunks = self.source.chunks() if self.kind in ("array", "document") else iter(())
         return self._records(lines, chunks)
 
     def _records(
-        self, lines: Iterator[bytes], chunks: Iterator[bytes], *, partial: bool = False
+        self, lines: Iterator[bytes], chunks: Iterator[bytes], partial: bool = False
     ) -> Iterator[tuple[int, Row | BadRecord]]:
         if self.kind == "csv":
             return self._csv(lines)
@@ -105,7 +113,7 @@ class Layout:
             return self._envoy(lines)
         if self.kind == "array":
             return self._array(chunks, partial)
-        return self._document(chunks, partial)
+        return iter(self._document(chunks))
 
     def _csv(self, lines: Iterator[bytes]) -> Iterator[tuple[int, Row | BadRecord]]:
         reader = csv.reader((line.decode("utf-8", "replace") for line in lines), delimiter=self.delimiter)
@@ -209,7 +217,7 @@ class Layout:
             line += text.count("\n", at, end)
             at = end
 
-    def _document(self, chunks: Iterator[bytes], partial: bool) -> Iterator[tuple[int, Row | BadRecord]]:
+    def _document(self, chunks: Iterator[bytes]) -> Iterator[tuple[int, Row]]:
         data = bytearray()
         for chunk in chunks:
             data += chunk
@@ -221,14 +229,11 @@ class Layout:
         try:
             record = json.loads(bytes(data))
         except (ValueError, RecursionError) as error:
-            if not partial:
-                raise TraceError(
-                    f"{self.source.name}: line {getattr(error, 'lineno', 1)}: not valid JSON"
-                    f" ({getattr(error, 'msg', 'too deep')}): is the file complete?"
-                ) from None
-            return
-        if type(record) is dict:
-            yield 1, {self._names[key]: value for key, value in record.items()}
+            raise TraceError(
+                f"{self.source.name}: line {getattr(error, 'lineno', 1)}: not valid JSON"
+                f" ({getattr(error, 'msg', 'too deep')}): is the file complete?"
+            ) from None
+        yield 1, {self._names[key]: value for key, value in record.items()}
 
 
 def _loads(text: bytes) -> Any:
@@ -265,7 +270,7 @@ def sniff(source: TextSource) -> Layout:
     first = lines[0].strip()
     if _ENVOY.match(first.decode("utf-8", "replace")):
         return Layout(source, "envoy")
-    if _SERVEGEN.match(first):
+    if _SERVEGEN.match(first) or _SERVEGEN_LENGTHS.match(head[:512]):
         return Layout(source, "servegen")
     if first.startswith(b"{"):
         if type(_loads(first)) is dict or (len(lines) > 1 and lines[1].lstrip().startswith(b"{")):

@@ -74,6 +74,7 @@ class RowMapper:
         self._no_time = options.arrivals is not None
         self.delays = False
         self.estimated_rows = 0
+        self._estimated = False
         self.default_rows = 0
         self._session_time: dict[Any, float] = {}
         self._offset_s: dict[Any, float] = {}
@@ -99,6 +100,7 @@ class RowMapper:
         try:
             if self._split is not None and "bad" in row:
                 raise RowProblem(row["bad"], row.get("detail", ""))
+            self._estimated = False
             prompt = self._count(row, self._prompt, "prompt tokens", 0)
             output = self._count(row, self._output, "output tokens", 1)
             if prompt < 1 or output < 1:
@@ -130,6 +132,7 @@ class RowMapper:
                 in_session,
                 self.form.local_hashes,
             )
+            self.estimated_rows += self._estimated
         except RowProblem as problem:
             sink.drop(line, problem.reason, problem.detail)
 
@@ -147,7 +150,7 @@ class RowMapper:
         sizes = self._bytes[side]
         size = _get(row, sizes) if sizes else None
         if size is not None and self.options.bytes_per_token:
-            self.estimated_rows += side
+            self._estimated = True
             return max(1, round(read_count(size, f"{what} bytes") / self.options.bytes_per_token[side]))
         text = _get(row, self._texts[side]) if self._texts[side] else None
         if side == 1 and self.options.default_output_tokens is not None and text is None:
@@ -158,7 +161,7 @@ class RowMapper:
             if chars is None:
                 raise RowProblem(f"{what} missing", f"text is {show(text)}")
             if self.options.chars_per_token:
-                self.estimated_rows += side
+                self._estimated = True
                 return max(1, round(chars / self.options.chars_per_token[side])) if chars else 0
             raise RowProblem(f"{what} missing, only text (--chars-per-token estimates them)")
         if size is not None:

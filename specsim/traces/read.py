@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from specsim.errors import TraceError, nearest
 from specsim.traces.assemble import assemble, refuse_empty
 from specsim.traces.formats import detect, find_format
 from specsim.traces.formats.base import Format, Sample, compact
+from specsim.traces.formats.texts import usage_totals
 from specsim.traces.layout import BadRecord, Layout, sniff
 from specsim.traces.mapper import RowMapper
 from specsim.traces.model import Trace
 from specsim.traces.options import ReadOptions
+from specsim.traces.servegen import read_servegen
 from specsim.traces.sink import RowSink
 from specsim.traces.slices import cut
 from specsim.traces.source import TextSource
@@ -34,16 +37,29 @@ def read_trace(
         TraceError: the file cannot be read, or using it would make a plan a lie; the message says the way out.
     """
     options = options or ReadOptions()
+    if str(path) != "-" and (Path(path).is_dir() or options.trace_format == "servegen"):
+        return _servegen(path, options)
     with TextSource(path, options.max_line_bytes, progress=progress) as source:
         layout = sniff(source)
+        if layout.kind == "servegen":
+            return _servegen(path, options)
         return cut(_read(source, layout, options), options)
+
+
+def _servegen(path: str | Path, options: ReadOptions) -> Trace:
+    """ServeGen pairs; the window is chosen while sampling, so only limit and rate are left to do."""
+    return cut(read_servegen(path, options), replace(options, window=None, busiest_s=None))
 
 
 def _read(source: TextSource, layout: Layout, options: ReadOptions) -> Trace:
     sample = layout.sample()
     form = find_format(options.trace_format) if options.trace_format else detect(sample)
-    notes: list[str] = []
-    warnings: list[str] = list(form.notes)
+    notes: list[str] = [
+        f"detected as {form.title}" if not options.trace_format else f"read as {form.title}",
+        *form.notes,
+    ]
+    warnings: list[str] = []
+    _check_format(source.name, sample, form, options)
     _check_columns(source.name, layout, sample, form, options)
     sink = RowSink(source.name, options.strict)
     mapper = RowMapper(form, options, sink, sample.keys if layout.kind == "csv" else None)
@@ -54,6 +70,18 @@ def _read(source: TextSource, layout: Layout, options: ReadOptions) -> Trace:
         elif isinstance(record, BadRecord):
             drop(line, record.reason, record.detail, bad=record.bad)
     refuse_empty(sink)
+    if mapper.estimated_rows:
+        which = "bytes" if options.bytes_per_token else "text"
+        per_token = options.bytes_per_token or options.chars_per_token
+        assert per_token is not None
+        warnings.append(
+            f"tokens of {mapper.estimated_rows:,} rows are estimated from {which} at {per_token[0]:g} (prompt) and"
+            f" {per_token[1]:g} (output) a token: lengths are only as good as that"
+        )
+    if mapper.default_rows:
+        warnings.append(
+            f"{mapper.default_rows:,} rows do not say their output: {options.default_output_tokens} tokens assumed"
+        )
     if source.encoding != "UTF-8":
         notes.append(f"text encoding: {source.encoding}")
     if sink.clock.kind == "date" and sink.clock.dates.naive_rows:
@@ -62,7 +90,11 @@ def _read(source: TextSource, layout: Layout, options: ReadOptions) -> Trace:
         notes.append("dates with slashes were read month first")
     stated = "ms" if mapper.delays and form.unit is None else form.unit
     names = options.columns.get("arrival") or next(
-        (layout.originals[compact(name)] for name in form.columns.get("arrival", ()) if compact(name) in sample.keys),
+        (
+            layout.originals.get(compact(name), name)
+            for name in form.columns.get("arrival", ())
+            if compact(name) in sample.keys
+        ),
         next(iter(form.columns.get("arrival", ("time",)))),
     )
     if "arrival" in options.columns:
@@ -73,11 +105,69 @@ def _read(source: TextSource, layout: Layout, options: ReadOptions) -> Trace:
         options,
         column=names,
         stated=stated,
-        block_stated=form.hash_block_tokens,
+        block_stated=_stated_block(sample, notes),
         sha256=source.sha256,
         notes=notes,
         warnings=warnings,
     )
+
+
+def _stated_block(sample: Sample, notes: list[str]) -> int | None:
+    """Block size that specsim's own files carry in their first row; a grid spread before is repeated as a note."""
+    first = sample.rows[0] if sample.rows else {}
+    head = first.get("specsim")
+    head = head if type(head) is dict else {}
+    if head.get("source"):
+        notes.append(f"converted by specsim from {head['source']} ({head.get('format')})")
+    if isinstance(head.get("arrival_grid_s"), int | float):
+        notes.append(f"arrivals had been spread over a {head['arrival_grid_s']:g} s grid")
+    block = head.get("hash_block_tokens", first.get("hashblocktokens"))
+    try:
+        return int(block) if block is not None and int(block) > 0 else None
+    except (TypeError, ValueError):
+        return None
+
+
+def _check_format(name: str, sample: Sample, form: Format, options: ReadOptions) -> None:
+    """Refuse a format that cannot make a trace without a flag that is missing.
+
+    Raises:
+        TraceError: no session starts, no tokens, no single requests.
+    """
+    if form.name == "openai-usage":
+        requests, inputs, outputs, seconds = usage_totals(sample.rows[0])
+        way_out = ""
+        if requests and seconds:
+            way_out = (
+                f": specsim trace synth --arrivals poisson:{requests / seconds:.4g} --duration {seconds:.0f}s"
+                f" --isl {max(1, round(inputs / requests))} --osl {max(1, round(outputs / requests))} -o trace.jsonl"
+            )
+        raise TraceError(
+            f"{name}: {form.title} hold sums ({requests:,} requests), not single requests; use a synthetic trace of"
+            f" that rate and those mean lengths{way_out}"
+        )
+    if form.times == "session" and options.session_rate_per_s is None and options.arrivals is None:
+        raise TraceError(
+            f"{name}: {form.title}: times count from the start of each session, and the starts are not in the file;"
+            " say how many sessions begin per second, for example --session-rate 0.02"
+        )
+    if form.times == "none" and options.arrivals is None and "arrival" not in options.columns:
+        texts = not any(name in row for row in sample.rows for name in ("prompttokens", "numprefilltokens", "response"))
+        also = "; prompts are text, so give --chars-per-token 4 as well to estimate tokens" if texts else ""
+        raise TraceError(f"{name}: {form.title}: draw arrivals with --arrivals poisson:RATE (requests/s){also}")
+    if form.needs_bytes and options.bytes_per_token is None:
+        known = any("prompttokens" in row or "prompttokens" in str(row.get("properties", "")) for row in sample.rows)
+        if not known and "prompt_tokens" not in options.columns:
+            raise TraceError(
+                f"{name}: {form.title}: bytes but no token counts; measure bytes a token on a few requests whose tokens"
+                " you know, then estimate with --bytes-per-token PROMPT:OUTPUT, for example 4.8:9.5"
+            )
+    if form.name == "bench-details" and options.arrivals is None and "starttimes" not in sample.keys:
+        rate = sample.rows[0].get("requestrate")
+        rate_text = f"{rate:g}" if isinstance(rate, int | float) and 0 < rate < 1e6 else "RATE"
+        raise TraceError(
+            f"{name}: {form.title}: lengths but no start times; draw arrivals with --arrivals poisson:{rate_text}"
+        )
 
 
 def _check_columns(name: str, layout: Layout, sample: Sample, form: Format, options: ReadOptions) -> None:

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from specsim.errors import TraceError, nearest
+from specsim.traces.formats.access import ACCESS_FORMATS
 from specsim.traces.formats.base import Format, Sample
 from specsim.traces.formats.flat import FLAT_FORMATS, GENERIC
+from specsim.traces.formats.gateway import GATEWAY_FORMATS
+from specsim.traces.formats.sessions import SESSION_FORMATS
+from specsim.traces.formats.spans import SPAN_FORMATS
+from specsim.traces.formats.texts import TEXT_FORMATS
 
 __all__ = ["FORMATS", "detect", "find_format", "format_names"]
 
-FORMATS: tuple[Format, ...] = (*FLAT_FORMATS, GENERIC)
+FORMATS: tuple[Format, ...] = (
+    *FLAT_FORMATS,
+    *GATEWAY_FORMATS,
+    *SESSION_FORMATS,
+    *SPAN_FORMATS,
+    *ACCESS_FORMATS,
+    *TEXT_FORMATS,
+    GENERIC,
+)
 
 
 def format_names() -> tuple[str, ...]:

@@ -60,7 +60,8 @@ class Format:
     local_hashes: bool = False
     mooncake_time: bool = False
     """`timestamp` may be ms or s (Mooncake, vLLM timed traces)."""
-    hash_block_tokens: int | None = None
+    keeps_zero: bool = False
+    """Times count from the start of the trace, so the first arrival may be later than 0."""
     needs_bytes: bool = False
     """Only bytes are known."""
     notes: tuple[str, ...] = ()

@@ -121,6 +121,22 @@ FLAT_FORMATS: tuple[Format, ...] = (
         matches=lambda sample: bool(sample.rows) and "specsim" in sample.rows[0] and _mooncake(sample),
         columns=_MOONCAKE_COLUMNS,
         unit="ms",
+        keeps_zero=True,
+    ),
+    Format(
+        name="specsim-csv",
+        title="specsim's own CSV",
+        matches=lambda sample: sample.header and {"arrivals", "prompttokens", "outputtokens"} <= sample.keys,
+        columns={
+            "arrival": ("arrival_s",),
+            "prompt_tokens": ("prompt_tokens",),
+            "output_tokens": ("output_tokens",),
+            "hash_ids": ("hash_ids",),
+            "session": ("session_id",),
+            "task": ("task",),
+        },
+        unit="s",
+        keeps_zero=True,
     ),
     Format(
         name="bailian",

@@ -1,0 +1,174 @@
+"""What is in a trace: load, burstiness, lengths, prefix reuse, and what of it changes a plan.
+
+Leaves out: anything about a deployment. Definitions: CV is standard deviation over mean of the gaps between arrivals;
+D60 is variance over mean of arrivals per minute (both 1 for Poisson); prefix reuse assumes an endless cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from specsim.traces.model import Trace
+from specsim.traces.slices import busiest_start
+
+__all__ = ["SHORT_OUTPUT_TOKENS", "Lengths", "TraceStats", "describe"]
+
+SHORT_OUTPUT_TOKENS = 8
+"""Outputs below this end after one or two rounds, so speculation cannot matter to them."""
+_PREFILL_BOUND_SHARE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Token counts of one kind over all requests."""
+
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+    max: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceStats:
+    """Figures of a trace as it will be replayed; None where a figure is undefined."""
+
+    rows: int
+    span_s: float
+    rate_per_s: float
+    gap_cv: float | None
+    """None below 3 rows."""
+    dispersion_60s: float | None
+    """None below 3 full minutes."""
+    busiest_minute_start_s: float
+    busiest_minute_rate_per_s: float
+    prompt: Lengths
+    output: Lengths
+    prefix_reuse: float | None
+    """Share of full hash blocks seen before, with an endless cache; None without hashes."""
+    cached_prompt_share: float | None
+    """Prompt tokens in such blocks over all prompt tokens."""
+    sessions: int | None
+    short_output_share: float
+    """Share of requests with fewer than `SHORT_OUTPUT_TOKENS` output tokens."""
+    prefill_token_share: float
+    """Prompt tokens over all tokens."""
+    warnings: tuple[str, ...]
+    """Sentences on what changes the answer of a plan."""
+
+
+def _lengths(tokens: np.ndarray) -> Lengths:
+    p50, p95, p99 = np.percentile(tokens, [50, 95, 99])
+    total = int(tokens.sum(dtype=np.int64))
+    return Lengths(total / len(tokens), float(p50), float(p95), float(p99), int(tokens.max()), total)
+
+
+def _distinct(values: np.ndarray) -> int:
+    """Number of distinct values, with a bitmap where the range is small, to spare memory."""
+    if not len(values):
+        return 0
+    low, high = int(values.min()), int(values.max())
+    if high - low < 16 * len(values) + 1024:
+        seen = np.zeros(high - low + 1, dtype=bool)
+        step = 1 << 20
+        for first in range(0, len(values), step):
+            seen[values[first : first + step] - low] = True
+        return int(np.count_nonzero(seen))
+    return len(np.unique(values))
+
+
+def _reuse(trace: Trace) -> tuple[float, float] | tuple[None, None]:
+    """(hits over full blocks, tokens in hits over prompt tokens)."""
+    if trace.hash_ids is None or trace.hash_offsets is None or not trace.hash_block_tokens:
+        return None, None
+    counts = np.diff(trace.hash_offsets)
+    full = np.minimum(trace.prompt_tokens.astype(np.int64) // trace.hash_block_tokens, counts)
+    last = trace.hash_offsets[:-1] + full
+    partial = np.flatnonzero(counts > full)
+    total = int(full.sum())
+    if total == 0:
+        return 0.0, 0.0
+    if (counts[partial] - full[partial] <= 1).all():
+        keep = np.ones(len(trace.hash_ids), dtype=bool)
+        keep[last[partial]] = False
+        ids = trace.hash_ids[keep] if len(partial) else trace.hash_ids
+    else:
+        starts = trace.hash_offsets[:-1]
+        ids = np.concatenate([trace.hash_ids[a:b] for a, b in zip(starts.tolist(), last.tolist(), strict=True)])
+    hits = total - _distinct(ids)
+    prompt_total = int(trace.prompt_tokens.sum(dtype=np.int64))
+    return hits / total, hits * trace.hash_block_tokens / prompt_total
+
+
+def _dispersion(arrival_s: np.ndarray) -> float | None:
+    minutes = int((arrival_s[-1] - arrival_s[0]) // 60)
+    if minutes < 3:
+        return None
+    counts = np.histogram(arrival_s, bins=minutes, range=(arrival_s[0], arrival_s[0] + minutes * 60.0))[0]
+    return float(counts.var(ddof=1) / counts.mean())
+
+
+def _warnings(trace: Trace, stats: dict[str, float | None]) -> tuple[str, ...]:
+    out = list(trace.meta.warnings)
+    if trace.meta.arrival_grid_s is not None:
+        out.append(
+            f"arrival times come from a {trace.meta.arrival_grid_s:g} s grid: burstiness below that is invented by"
+            " spreading them"
+        )
+    short, prefill = stats["short"] or 0.0, stats["prefill"] or 0.0
+    if short >= 0.2:
+        out.append(
+            f"{short:.0%} of the outputs are shorter than {SHORT_OUTPUT_TOKENS} tokens: speculation cannot matter to"
+            " those requests"
+        )
+    if prefill >= _PREFILL_BOUND_SHARE:
+        out.append(
+            f"{prefill:.1%} of all tokens are prompt tokens: the load may be bound by prefill, which speculation does"
+            " not speed up"
+        )
+    cv, peak, rate = stats["cv"], stats["peak"] or 0.0, stats["rate"] or 0.0
+    if cv is not None and cv > 2:
+        out.append(f"arrivals are bursty (CV of gaps {cv:.1f}, 1 is Poisson): judge by the peaks, not the mean rate")
+    if rate > 0 and peak > 5 * rate and peak * 60 >= 20 and trace.span_s > 300:
+        out.append(
+            f"the busiest minute runs at {peak / rate:.0f} times the mean rate: --busiest 10m plans for the load that"
+            " counts"
+        )
+    if len(trace) < 100:
+        out.append(f"only {len(trace):,} requests: tail percentiles of any simulation of them mean little")
+    return tuple(dict.fromkeys(out))
+
+
+def describe(trace: Trace) -> TraceStats:
+    """Figures and warnings of a trace with at least one request."""
+    arrival_s = trace.arrival_s
+    gaps = np.diff(arrival_s)
+    cv = float(gaps.std() / gaps.mean()) if len(gaps) > 1 and gaps.mean() > 0 else None
+    start = busiest_start(arrival_s, 60.0)
+    in_peak = int(np.searchsorted(arrival_s, start + 60.0) - np.searchsorted(arrival_s, start))
+    prompt, output = _lengths(trace.prompt_tokens), _lengths(trace.output_tokens)
+    reuse, cached = _reuse(trace)
+    short = float((trace.output_tokens < SHORT_OUTPUT_TOKENS).mean())
+    prefill = prompt.total / (prompt.total + output.total)
+    rate = trace.rate_per_s
+    peak = in_peak / 60.0
+    return TraceStats(
+        rows=len(trace),
+        span_s=trace.span_s,
+        rate_per_s=rate,
+        gap_cv=cv,
+        dispersion_60s=_dispersion(arrival_s),
+        busiest_minute_start_s=start,
+        busiest_minute_rate_per_s=peak,
+        prompt=prompt,
+        output=output,
+        prefix_reuse=reuse,
+        cached_prompt_share=cached,
+        sessions=len(np.unique(trace.session[trace.session >= 0])) if trace.session is not None else None,
+        short_output_share=short,
+        prefill_token_share=prefill,
+        warnings=_warnings(trace, {"cv": cv, "peak": peak, "rate": rate, "short": short, "prefill": prefill}),
+    )

@@ -1,0 +1,259 @@
+"""Synthetic traces: a renewal process of arrivals, optionally with a changing rate, lengths, and shared prefixes.
+
+A changing rate is made by stretching the time of a unit-rate process with the inverse of the cumulated rate, so that
+the burstiness (CV) stays that of the process. Leaves out: correlation of length with time, and sessions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from specsim.errors import TraceError
+from specsim.rng import Purpose, stream
+from specsim.traces.arrivals import draw_arrivals
+from specsim.traces.model import Trace, TraceMeta
+from specsim.traces.options import ArrivalProcess, parse_duration
+
+__all__ = [
+    "LengthSpec",
+    "PrefixPool",
+    "RateProfile",
+    "SynthSpec",
+    "parse_lengths",
+    "parse_pool",
+    "parse_profile",
+    "synthesise",
+]
+
+_Z95 = 1.6448536269514722
+_MOST_ROWS = 20_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LengthSpec:
+    """Token counts: always `mean`, or log-normal with that mean and 95th percentile."""
+
+    mean: float
+    p95: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.mean:g}" if self.p95 is None else f"lognormal mean {self.mean:g} p95 {self.p95:g}"
+
+    def draw(self, rows: int, rng: np.random.Generator) -> np.ndarray:
+        """int32 [rows], at least 1.
+
+        For a log-normal, mean m and 95th percentile q fix sigma by ln(q/m) = z sigma - sigma**2 / 2 (smaller root).
+        """
+        if self.p95 is None:
+            return np.full(rows, round(self.mean), dtype=np.int32)
+        sigma = _Z95 - math.sqrt(_Z95**2 - 2 * math.log(self.p95 / self.mean))
+        mu = math.log(self.mean) - sigma**2 / 2
+        return np.clip(np.rint(rng.lognormal(mu, sigma, rows)), 1, 1e8).astype(np.int32)
+
+
+def parse_lengths(text: str, what: str) -> LengthSpec:
+    """`512` (always) or `lognormal:MEAN:P95`.
+
+    Raises:
+        TraceError: not one of these, or a P95 that no log-normal of that mean has (1 to 3.87 times the mean).
+    """
+    kind, _, rest = str(text).strip().lower().partition(":")
+    try:
+        if not rest:
+            mean = float(kind)
+            if mean >= 1 and mean == int(mean) and mean <= 1e8:
+                return LengthSpec(mean)
+        elif kind == "lognormal":
+            mean, p95 = (float(part) for part in rest.split(":"))
+            if mean >= 1 and 1 < p95 / mean <= math.exp(_Z95**2 / 2) and math.isfinite(p95):
+                return LengthSpec(mean, p95)
+    except ValueError:
+        pass
+    raise TraceError(
+        f"{what} {text!r} must be a whole number of tokens >= 1, or lognormal:MEAN:P95 with P95 up to 3.8 times MEAN"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RateProfile:
+    """How the rate changes: steps (`times_s`, `factors` of the mean rate), or a sine of an amplitude and a period."""
+
+    times_s: tuple[float, ...] = (0.0,)
+    factors: tuple[float, ...] = (1.0,)
+    amplitude: float = 0.0
+    period_s: float = 86400.0
+
+    def cumulated(self, until_s: float) -> tuple[np.ndarray, np.ndarray]:
+        """(times [m] in s, integral of the relative rate up to them [m]), fine enough to interpolate."""
+        if self.amplitude:
+            times = np.linspace(0.0, until_s, max(2048, int(64 * until_s / self.period_s)))
+            turn = 2 * np.pi / self.period_s
+            return times, times + self.amplitude / turn * (1 - np.cos(turn * times))
+        edges = [time for time in self.times_s if time < until_s]
+        times = np.array([*edges, until_s])
+        steps = np.diff(times) * np.array(self.factors[: len(edges)])
+        return times, np.concatenate(([0.0], np.cumsum(steps)))
+
+
+def parse_profile(text: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """`0=2,10m=8,20m=3` as (times in s, requests/s from then on).
+
+    Raises:
+        TraceError: not such a list, not starting at 0, not increasing, or a rate below 0 or not finite.
+    """
+    times: list[float] = []
+    rates: list[float] = []
+    for piece in str(text).split(","):
+        time, equals, rate = piece.partition("=")
+        try:
+            times.append(parse_duration(time, "time"))
+            rates.append(float(rate))
+        except ValueError:
+            equals = ""
+        if not equals or not math.isfinite(rates[-1]) or rates[-1] < 0:
+            raise TraceError(f"rate profile {text!r} must be TIME=RATE,TIME=RATE,... for example 0=2,10m=8,20m=3")
+    if times[0] != 0 or any(b <= a for a, b in zip(times, times[1:], strict=False)) or max(rates) <= 0:
+        raise TraceError(f"rate profile {text!r} must start at 0, have increasing times and some rate > 0")
+    return tuple(times), tuple(rates)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixPool:
+    """A share of the requests starts with one of `prefixes` common prefixes of `tokens` tokens (system prompts)."""
+
+    prefixes: int
+    tokens: int
+    share: float = 1.0
+
+
+def parse_pool(text: str) -> PrefixPool:
+    """`COUNT:TOKENS` or `COUNT:TOKENS:SHARE`, for example `4:1024:0.8`.
+
+    Raises:
+        TraceError: not such figures, or a share outside 0..1.
+    """
+    parts = str(text).split(":")
+    try:
+        count, tokens = int(parts[0]), int(parts[1])
+        share = float(parts[2]) if len(parts) > 2 else 1.0
+        if count >= 1 and tokens >= 1 and 0 < share <= 1 and len(parts) <= 3:
+            return PrefixPool(count, tokens, share)
+    except (ValueError, IndexError):
+        pass
+    raise TraceError(f"prefix pool {text!r} must be COUNT:TOKENS or COUNT:TOKENS:SHARE, for example 4:1024:0.8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SynthSpec:
+    """Recipe of a synthetic trace; exactly one of `requests` and `duration_s` is set."""
+
+    process: ArrivalProcess
+    requests: int | None = None
+    duration_s: float | None = None
+    profile: RateProfile | None = None
+    prompt: LengthSpec | None = None
+    output: LengthSpec | None = None
+    pool: PrefixPool | None = None
+    hash_block_tokens: int = 512
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.requests is None) == (self.duration_s is None):
+            raise TraceError("a synthetic trace needs either --requests or --duration, not both")
+        if self.requests is not None and not 1 <= self.requests <= _MOST_ROWS:
+            raise TraceError(f"--requests must be 1 to {_MOST_ROWS:,}, got {self.requests}")
+        if self.duration_s is not None and not (math.isfinite(self.duration_s) and self.duration_s > 0):
+            raise TraceError(f"--duration must be finite and > 0, got {self.duration_s!r}")
+        if self.duration_s is not None and self.duration_s * self.process.rate_per_s > _MOST_ROWS:
+            raise TraceError(
+                f"--duration at that rate means over {_MOST_ROWS:,} requests: shorten it or lower the rate"
+            )
+        if self.profile is not None and self.duration_s is None:
+            raise TraceError("a changing rate needs --duration instead of --requests")
+
+
+def _arrivals(spec: SynthSpec) -> np.ndarray:
+    if spec.requests is not None:
+        return draw_arrivals(spec.process, spec.requests, spec.seed)
+    assert spec.duration_s is not None
+    times, relative = (spec.profile or RateProfile()).cumulated(spec.duration_s)
+    load = relative * spec.process.rate_per_s
+    unit = ArrivalProcess(kind=spec.process.kind, rate_per_s=1.0, cv=spec.process.cv)
+    total = float(load[-1])
+    rows = int(total + 10 * (1 + spec.process.cv) * math.sqrt(total + 1) + 20)
+    marks = draw_arrivals(unit, rows, spec.seed)
+    while len(marks) < _MOST_ROWS and marks[-1] < total:
+        rows *= 2
+        marks = draw_arrivals(unit, rows, spec.seed)
+    return np.interp(marks[marks < total], load, times)
+
+
+def _hashes(spec: SynthSpec, prompts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Prefix hashes of requests that share prefixes from a pool; every other block is its own."""
+    assert spec.pool is not None
+    block, rng = spec.hash_block_tokens, stream(spec.seed, Purpose.PREFIXES)
+    counts = -(-prompts.astype(np.int64) // block)
+    offsets = np.concatenate(([0], np.cumsum(counts)))
+    member = rng.random(len(prompts)) < spec.pool.share
+    which = rng.integers(0, spec.pool.prefixes, len(prompts))
+    per_prefix = spec.pool.tokens // block
+    shared = np.where(member, np.minimum(per_prefix, prompts // block), 0)
+    row = np.repeat(np.arange(len(prompts)), counts)
+    place = np.arange(int(offsets[-1])) - offsets[row]
+    own = spec.pool.prefixes * per_prefix + np.arange(int(offsets[-1]))
+    return np.where(place < shared[row], which[row] * per_prefix + place, own).astype(np.int64), offsets
+
+
+def synthesise(spec: SynthSpec, lengths_from: Trace | None = None) -> Trace:
+    """The trace of a recipe.
+
+    Args:
+        lengths_from: draw (prompt, output) pairs from this trace with replacement, instead of `prompt` and `output`.
+
+    Raises:
+        TraceError: no lengths, or no request falls into the duration.
+    """
+    if lengths_from is None and (spec.prompt is None or spec.output is None):
+        raise TraceError("a synthetic trace needs lengths: --isl and --osl, or --lengths-from TRACE")
+    arrival = _arrivals(spec)
+    if not len(arrival):
+        raise TraceError("no request falls into the duration: lengthen --duration or raise the rate")
+    rng = stream(spec.seed, Purpose.LENGTHS)
+    if lengths_from is not None:
+        pick = rng.integers(0, len(lengths_from), len(arrival))
+        prompts, outputs = lengths_from.prompt_tokens[pick], lengths_from.output_tokens[pick]
+        lengths = f"lengths drawn from {lengths_from.meta.source}"
+    else:
+        assert spec.prompt is not None and spec.output is not None
+        prompts, outputs = spec.prompt.draw(len(arrival), rng), spec.output.draw(len(arrival), rng)
+        lengths = f"prompt {spec.prompt}, output {spec.output} tokens"
+    ids = offsets = None
+    if spec.pool is not None:
+        if spec.pool.tokens < spec.hash_block_tokens:
+            raise TraceError(
+                f"a shared prefix of {spec.pool.tokens} tokens is shorter than one block of {spec.hash_block_tokens}:"
+                " lengthen it or give a smaller --hash-block"
+            )
+        ids, offsets = _hashes(spec, prompts)
+    origin = lengths_from.meta.sha256 if lengths_from is not None else ""
+    return Trace(
+        arrival_s=arrival,
+        prompt_tokens=prompts,
+        output_tokens=outputs,
+        meta=TraceMeta(
+            source=f"synthetic: {spec.process}",
+            format="synthetic",
+            time_unit="s (drawn)",
+            sha256=hashlib.sha256(f"{spec!r} {origin}".encode()).hexdigest(),
+            rows_read=len(arrival),
+            rows_kept=len(arrival),
+            notes=(f"synthetic: {spec.process}, {lengths}, seed {spec.seed}",),
+        ),
+        hash_block_tokens=spec.hash_block_tokens if ids is not None else None,
+        hash_ids=ids,
+        hash_offsets=offsets,
+    )
