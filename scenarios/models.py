@@ -7,7 +7,7 @@ says so. Numbers come from `scenarios/catalogue/models.toml`, which names the co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +25,17 @@ DRAFT_METHODS: Mapping[str, bool] = MappingProxyType(
 )
 """Drafting methods, with whether each one runs a model of its own."""
 
+_DTYPE_SUFFIXES = {
+    "-fp8": "fp8",
+    "-fp8-dynamic": "fp8",
+    "-awq": "int4",
+    "-gptq-int4": "int4",
+    "-gptq-int8": "int8",
+    "-quantized.w4a16": "int4",
+    "-quantized.w8a8": "int8",
+    "-nvfp4": "nvfp4",
+}
+"""Endings by which repositories name a quantized copy of a model, and the dtype they store."""
 _SHAPE_KEYS = tuple(f.name for f in fields(ModelShape))
 _LABEL_KEYS = ("name", "max_position_tokens", "native_weight_dtype", "native_expert_dtype", "source", "date",
                "doubtful", "notes")  # fmt: skip
@@ -74,8 +85,10 @@ def _index() -> NameIndex:
 def model(name_or_path: str, *, kind: ModelKind | None = None) -> ModelShape:
     """The shape of a catalogue model (by name or Hugging Face repository) or of a config.json on disk.
 
-    The catalogue is asked first; `./name` always means the disk. `kind` says what a file is used as, for EAGLE heads
-    whose config is that of a plain one-layer model, and for the MTP layer inside a target's own config.
+    The catalogue is asked first; `./name` always means the disk. A mirror of a listed repository under another owner has
+    its shape, and a catalogue name with the ending of a quantized copy (`qwen3-8b-fp8`, `Qwen/Qwen3-8B-AWQ`) is that
+    model with the dtype of the copy. `kind` says what a file is used as, for EAGLE heads whose config is that of a plain
+    one-layer model, and for the MTP layer inside a target's own config.
 
     Raises:
         CatalogueError: when it is neither, or the file cannot be understood.
@@ -93,10 +106,28 @@ def model(name_or_path: str, *, kind: ModelKind | None = None) -> ModelShape:
         from scenarios.hf_config import read_config
 
         return read_config(path, kind=kind)
+    found = _mirror_or_copy(name_or_path)
+    if found is not None:
+        return found
     raise CatalogueError(
         f"model '{one_line(name_or_path)}' is not in the catalogue{_index().suggestion(name_or_path)}; "
         f"`specsim model list` shows all {len(load_models())}, or give the path of its config.json"
     )
+
+
+def _mirror_or_copy(name: str) -> ModelShape | None:
+    """The catalogue model that a repository of another owner, or a quantized copy, goes back to."""
+    repo = name.split("/")[-1]
+    hit = _index().get(repo)
+    if hit is not None:
+        return load_models()[hit]
+    for suffix, dtype in _DTYPE_SUFFIXES.items():
+        if repo.lower().endswith(suffix):
+            hit = _index().get(repo[: -len(suffix)])
+            shape = load_models()[hit] if hit is not None else None
+            if shape is not None and shape.native_weight_dtype == "bf16" and not shape.native_expert_dtype:
+                return replace(shape, name=f"{shape.name}{suffix}", native_weight_dtype=dtype)
+    return None
 
 
 def default_drafter(target: ModelShape, method: str) -> ModelShape | None:

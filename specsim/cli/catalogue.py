@@ -29,7 +29,10 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print one J
 
 @click.group()
 def hardware() -> None:
-    """GPUs of the catalogue: datasheet figures and dated prices, each with its source."""
+    """GPUs that the catalogue knows.
+
+    Datasheet figures and dated prices, each with its source; doubtful ones are marked.
+    """
 
 
 @hardware.command("list")
@@ -108,7 +111,10 @@ def show_hardware(name: str, as_json: bool) -> None:
 
 @click.group()
 def model() -> None:
-    """Models and drafters of the catalogue, and what a config.json says."""
+    """Models and drafters that the catalogue knows.
+
+    Their sizes and parameter counts; `show` also reads a config.json of your own.
+    """
 
 
 @model.command("list")

@@ -184,6 +184,9 @@ def test_catalogue_names_win_over_directories(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     assert model("qwen3-8b").hidden_size == 4096
     assert model("./qwen3-8b").hidden_size == 1024
+    (tmp_path / "models").mkdir()
+    write(tmp_path / "models" / "Qwen3-8B", QWEN3)
+    assert model("models/Qwen3-8B").hidden_size == 1024  # on disk; else it would be a mirror of the repository
 
 
 def test_a_target_from_a_file_finds_its_drafters(tmp_path: Path) -> None:

@@ -268,10 +268,32 @@ def test_missing_drafters_are_said() -> None:
         ("Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b-2507"),
         ("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", "eagle3-llama-3.1-8b"),
         ("deepseek-ai/DeepSeek-R1", "deepseek-r1"),
+        ("unsloth/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
     ],
 )
 def test_spellings(spelling: str, name: str) -> None:
     assert model(spelling).name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "original", "dtype"),
+    [
+        ("Qwen/Qwen3-8B-FP8", "qwen3-8b", "fp8"),
+        ("Qwen/Qwen3-32B-AWQ", "qwen3-32b", "int4"),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8", "qwen2.5-7b", "int8"),
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8-dynamic", "llama-3.1-8b", "fp8"),
+    ],
+)
+def test_quantized_copies(name: str, original: str, dtype: str) -> None:
+    shape, plain = model(name), load_models()[original]
+    assert shape.native_weight_dtype == dtype and shape.name != original
+    assert replace(shape, name=original, native_weight_dtype="bf16") == plain
+    assert known_drafters(shape) == known_drafters(plain)
+
+
+def test_no_copy_of_a_copy() -> None:
+    with pytest.raises(CatalogueError, match="is not in the catalogue"):
+        model("gpt-oss-120b-fp8")  # its experts are stored in 4 bits already
 
 
 @pytest.mark.parametrize(
