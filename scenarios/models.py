@@ -85,10 +85,10 @@ def _index() -> NameIndex:
 def model(name_or_path: str, *, kind: ModelKind | None = None) -> ModelShape:
     """The shape of a catalogue model (by name or Hugging Face repository) or of a config.json on disk.
 
-    The catalogue is asked first; `./name` always means the disk. A mirror of a listed repository under another owner has
-    its shape, and a catalogue name with the ending of a quantized copy (`qwen3-8b-fp8`, `Qwen/Qwen3-8B-AWQ`) is that
-    model with the dtype of the copy. `kind` says what a file is used as, for EAGLE heads whose config is that of a plain
-    one-layer model, and for the MTP layer inside a target's own config.
+    The catalogue is asked first; `./name` always means the disk. A mirror of a listed repository under another owner
+    has its shape, and a catalogue name with the ending of a quantized copy (`qwen3-8b-fp8`, `Qwen/Qwen3-8B-AWQ`) is
+    that model with the dtype of the copy. `kind` says what a file is used as, for EAGLE heads whose config is that of
+    a plain one-layer model, and for the MTP layer inside a target's own config.
 
     Raises:
         CatalogueError: when it is neither, or the file cannot be understood.
