@@ -3,15 +3,20 @@
 Models: a pool of equal blocks; prefix blocks found by their hash, shared by reference count, kept after their last
 user until the room is needed (least recently used first, the end of a prompt before its beginning).
 Leaves out: which physical block is which. A hash of the trace stands for several blocks (512 tokens are 32 blocks of
-16) and is kept or evicted whole, where an engine could keep a part of it.
+16) and is kept or evicted whole, where an engine could keep a part of it. Where a hash does not cover whole blocks,
+as many hashes as do are taken together.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import TypeVar
 
 from specsim.errors import InvariantError
+
+_Hashes = TypeVar("_Hashes", tuple[int, ...], list[int])
 
 __all__ = ["BlockPool", "KVCache", "PrefixCache", "blocks_for"]
 
@@ -131,13 +136,21 @@ class KVCache:
         self.block_size_tokens = block_size_tokens
         self.fixed_blocks_per_request = fixed_blocks_per_request
         self.pool = BlockPool(num_blocks)
-        self.prefix = (
-            PrefixCache(self.pool, hash_block_tokens, block_size_tokens) if hash_block_tokens is not None else None
-        )
+        self.prefix: PrefixCache | None = None
+        self.hashes_per_entry = 1
+        if hash_block_tokens is not None:
+            entry_tokens = math.lcm(hash_block_tokens, block_size_tokens)
+            self.hashes_per_entry = entry_tokens // hash_block_tokens
+            self.prefix = PrefixCache(self.pool, entry_tokens, block_size_tokens)
         self.total: dict[int, int] = {}
         """Blocks that each request can write to or read, shared ones included."""
         self.shared: dict[int, list[int]] = {}
         """Prefix entries that each request references, in prompt order."""
+
+    def entries(self, hashes: _Hashes) -> _Hashes:
+        """The hashes that name whole entries: every `hashes_per_entry`-th, as each stands for all text before it."""
+        n = self.hashes_per_entry
+        return hashes if n == 1 else hashes[n - 1 :: n]
 
     def cached_tokens(self, hashes: Sequence[int], max_tokens: int) -> int:
         """Tokens at the head of a prompt that need no computing, at most `max_tokens`."""

@@ -6,6 +6,7 @@ line in `make_policy`.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -56,15 +57,12 @@ class Schedule:
 
     def __init__(self, table: Sequence[tuple[int, int, int]], num_spec_tokens: int) -> None:
         self.num_spec_tokens = num_spec_tokens
-        by_batch = [table[0][2]]
-        for first, last, k in table:
-            by_batch.extend([by_batch[-1]] * (first - len(by_batch)))
-            by_batch.extend([k] * (last + 1 - len(by_batch)))
-        self._by_batch = by_batch
-        self._tail = by_batch[-1]
+        # Gaps and the tail carry the previous k, so that where a range starts is all that counts.
+        self._first = [first for first, _, _ in table]
+        self._k = [table[0][2]] + [k for _, _, k in table]
 
     def next_k(self, batch: int, kv_tokens: int, decode_requests: int) -> int:
-        return self._by_batch[batch] if batch < len(self._by_batch) else self._tail
+        return self._k[bisect_right(self._first, batch)]
 
 
 class Goodput:

@@ -79,6 +79,7 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """Queue a new request behind all others."""
+        request.hashes = self.kv.entries(request.hashes)
         self.waiting.append(request)
 
     def schedule(self) -> StepPlan:
@@ -95,7 +96,8 @@ class Scheduler:
             request = self.running[position]
             context = request.num_computed_tokens
             want = request.num_tokens + request.num_draft_tokens - context
-            tokens = min(want, budget, self.limits.max_model_len - context)
+            # The token behind the last known one sits at `context + tokens`; it too must lie within the model.
+            tokens = min(want, budget, self.limits.max_model_len - 1 - context)
             while not self.kv.reserve(request.request_id, context + tokens + self.lookahead_tokens):
                 victim = self.running[-1]
                 self._preempt(victim)

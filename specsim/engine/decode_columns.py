@@ -87,7 +87,7 @@ class ColumnBatch:
             return Peek()
         drafts = self._drafts[:n]
         if self._length_cuts:
-            left = self._max_len - 1 - self._at[:n] - self._offset[:n]
+            left = self._max_len - 2 - self._at[:n] - self._offset[:n]
             drafts = self._cut_drafts = np.minimum(drafts, left)
         draft_tokens = int(_SUM(drafts))
         served, kv_tokens = n, self._kv_tokens

@@ -177,7 +177,10 @@ class FastReplica:
             cached = 0
             hashes: list[int] = []
             if kv.prefix is not None:
-                hashes = self._hashes.setdefault(request, self._trace.hashes(request).tolist())
+                known_hashes = self._hashes.get(request)
+                if known_hashes is None:
+                    known_hashes = self._hashes[request] = kv.entries(self._trace.hashes(request).tolist())
+                hashes = known_hashes
                 cached = kv.cached_tokens(hashes, known - 1)
             tokens = min(known - cached, budget)
             if not kv.admit(request, hashes, cached, cached + tokens + self._lookahead):

@@ -61,7 +61,9 @@ class RoundTable:
         parts: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
         while len(who):
             context = prompts[who] + (at - luck.offsets[who]) - 1
-            drafts = np.minimum(setup.num_spec_tokens, setup.limits.max_model_len - 1 - context)
+            drafts = np.minimum(setup.num_spec_tokens, setup.limits.max_model_len - 2 - context)
+            # A chunk holds requests too long for the model as well; they are refused, but walked with the others.
+            drafts = np.maximum(drafts, 0)
             if luck.proposes is not None:
                 drafts *= luck.proposes[at]
             gain = np.minimum(luck.span[at], drafts + 1)

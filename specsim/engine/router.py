@@ -112,10 +112,14 @@ class ClosedLoop(_Router):
         self._in_flight = 0
         self._next = 0
         self._completed = 0
+        self._was_full = False
         recorder.measure_from_s = 0.0 if warmup_requests == 0 else float("inf")
 
     def deliver(self, now_s: float) -> None:
-        """Top up to the wanted concurrency; the measured window ends when requests run out."""
+        """Top up to the wanted concurrency; the measured window ends when requests run out.
+
+        With too few requests to reach it at all the whole run is measured.
+        """
         rows = self.recorder.rows
         while self._in_flight < self._concurrency and self._next < len(rows.arrival_s):
             request = self._next
@@ -123,8 +127,10 @@ class ClosedLoop(_Router):
             rows.arrival_s[request] = now_s
             if self.dispatch(request, now_s):
                 self._in_flight += 1
-        if self._in_flight < self._concurrency and self.recorder.measure_until_s == float("inf"):
+        short = self._in_flight < self._concurrency and self._next == len(rows.arrival_s)
+        if short and self._was_full and self.recorder.measure_until_s == float("inf"):
             self.recorder.measure_until_s = now_s
+        self._was_full = self._was_full or not short
 
     def idle(self, index: int) -> simpy.Event | None:
         """What an idle replica waits for; None when nothing will come."""

@@ -7,6 +7,7 @@ index. Two runs with the same inputs give the same bytes.
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 
 import numpy as np
 import simpy
@@ -42,7 +43,8 @@ def simulate(
     """Serve every request of a workload under one policy.
 
     Args:
-        arrival_s: float64 [n], sorted; None: the trace's own. Ignored in closed loop.
+        arrival_s: float64 [n], sorted; None: the trace's own. Shorter than the workload: only its first n requests.
+            In closed loop only the length counts.
         concurrency: requests kept in flight (closed loop) instead of arrival times.
         warmup_share: share of requests at the start whose steps and statistics do not count.
         plain: walk request by request (the oracle) instead of the fast path; same result, slower.
@@ -51,18 +53,22 @@ def simulate(
         ScenarioError: when counts are below 1.
         InvariantError: when a request was lost.
     """
-    n = len(workload)
+    arrivals = workload.trace.arrival_s if arrival_s is None else arrival_s
+    n = len(arrivals)
+    if n > len(workload):
+        raise ScenarioError(f"{n} arrivals were given for {len(workload)} requests")
     if replicas < 1 or (concurrency is not None and concurrency < 1):
         raise ScenarioError(f"replicas and concurrency must be >= 1, got {replicas} and {concurrency}")
     if not 0 <= warmup_share < 1:
         raise ScenarioError(f"warmup_share must lie in 0..1, got {warmup_share!r}")
-    arrivals = workload.trace.arrival_s if arrival_s is None else arrival_s
-    rows = RequestColumns.empty(arrivals, workload.trace.prompt_tokens, workload.trace.output_tokens)
+    rows = RequestColumns.empty(arrivals, workload.trace.prompt_tokens[:n], workload.trace.output_tokens[:n])
     recorder = Recorder(rows)
     if concurrency is None and n:
         recorder.measure_from_s = float(arrivals[int(warmup_share * n)]) if warmup_share else 0.0
         recorder.measure_until_s = float(arrivals[-1]) if warmup_share else float("inf")
-    rule = make_policy(policy, expected_length=_expected_length(workload), step_s=cost.decode_step_s)
+    # The engine has loaded speculation when an adaptive policy weighs k = 0, so that k = 0 pays for it too.
+    step_s = partial(cost.decode_step_s, machinery=True)
+    rule = make_policy(policy, expected_length=_expected_length(workload), step_s=step_s)
     make = PlainReplica if plain else FastReplica
     machinery = policy.kind != "off"
     env = simpy.Environment()
