@@ -1,0 +1,109 @@
+"""From what a user wrote to what the simulator understands: names to shapes, shapes to costs, memory to limits."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+from scenarios.acceptance import default_acceptance, given_acceptance
+from scenarios.hardware import gpu as find_gpu
+from scenarios.models import default_drafter
+from scenarios.models import model as find_model
+from specsim.analytic import analytic_profile
+from specsim.config import Deployment, ReplicaLimits, Slo, Speculation
+from specsim.errors import CapacityError, ScenarioError
+from specsim.memory import plan_memory, replica_limits
+from specsim.planner.question import Question, Side
+from specsim.shapes import Gpu, ModelShape
+
+__all__ = ["STAND_IN", "resolve"]
+
+STAND_IN = (Deployment(), Speculation())
+"""What `specsim plan` assumes when nothing is said: Llama-3.1-8B on one H100 SXM with its EAGLE head, the pair for
+which acceptance was published position by position."""
+
+_LOOKUP = ("ngram",)
+GIVEN_ERROR = 0.03
+"""One-sigma error of an acceptance length that the user gives: that of a few hundred measured requests."""
+DEFAULT_ERROR = 0.10
+"""That of a published default: tasks of one drafter differ by about as much (Llama-3.1-8B EAGLE, GSM8K 2.39 and
+ShareGPT 2.27; n-gram 1.17 and 1.40)."""
+
+
+def resolve(deployment: Deployment, speculation: Speculation, slo: Slo, *, assumed: tuple[str, ...] = ()) -> Question:
+    """Look up, size and cost a deployment with speculation off and on.
+
+    Raises:
+        CatalogueError: unknown GPU, model or drafter.
+        CapacityError: it does not fit, with the numbers.
+        ScenarioError: a combination that makes no sense.
+    """
+    gpu = find_gpu(deployment.gpu)
+    target = find_model(deployment.target)
+    draft = _drafter(target, speculation)
+    method = speculation.method
+    off = _side(target, gpu, deployment, None, "none")
+    try:
+        on = _side(target, gpu, deployment, draft, method)
+    except CapacityError as error:
+        raise CapacityError(f"{error} (without speculation it fits)") from error
+    # Both sides refuse the same requests, or a comparison would not be one.
+    shortest = min(off.limits.max_model_len, on.limits.max_model_len)
+    off, on = (replace(side, limits=_with_length(side.limits, shortest)) for side in (off, on))
+    if speculation.acceptance is not None or speculation.acceptance_length is not None:
+        acceptance, source = given_acceptance(speculation)
+        error = GIVEN_ERROR
+    else:
+        acceptance, source = default_acceptance(method, target.name, speculation.task)
+        error = DEFAULT_ERROR
+    if max(speculation.num_spec_tokens) > acceptance.max_spec_tokens:
+        raise ScenarioError(
+            f"speculation.num_spec_tokens {max(speculation.num_spec_tokens)} is more than the acceptance model "
+            f"'{acceptance.name}' knows ({acceptance.max_spec_tokens}); lower it"
+        )
+    names = {"target": target.name, "gpu": gpu.name, "draft": "none (lookup)" if draft is None else draft.name}
+    return Question(
+        deployment=deployment,
+        speculation=speculation,
+        slo=slo,
+        off=off,
+        on=on,
+        acceptance=acceptance,
+        acceptance_source=source,
+        acceptance_error=error,
+        names=names,
+        assumed=assumed,
+    )
+
+
+def _drafter(target: ModelShape, speculation: Speculation) -> ModelShape | None:
+    if speculation.method in _LOOKUP:
+        if speculation.draft is not None:
+            raise ScenarioError(
+                f"speculation.draft '{speculation.draft}' makes no sense with method {speculation.method}, which has "
+                f"no model; leave it out"
+            )
+        return None
+    if speculation.draft is None:
+        return default_drafter(target, speculation.method)
+    kind = speculation.method if speculation.method in ("eagle", "eagle3", "mtp") else None
+    return find_model(speculation.draft, kind=kind)  # type: ignore[arg-type]
+
+
+def _side(target: ModelShape, gpu: Gpu, deployment: Deployment, draft: ModelShape | None, method: str) -> Side:
+    plan = plan_memory(target, gpu, deployment, draft=draft, method=method)
+    limits = replica_limits(target, gpu, deployment, draft=draft, method=method)
+    profile = analytic_profile(
+        target,
+        gpu,
+        tp=deployment.tp,
+        weight_dtype=deployment.weight_dtype,
+        kv_dtype=deployment.kv_dtype,
+        draft=draft,
+        method=method,
+    )
+    memory = {name: value for name, value in asdict(plan).items() if isinstance(value, int | float)}
+    return Side(profile=profile, limits=limits, memory=memory, notes=plan.notes)
+
+
+def _with_length(limits: ReplicaLimits, max_model_len: int) -> ReplicaLimits:
+    return replace(limits, max_model_len=max_model_len)

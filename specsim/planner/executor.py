@@ -1,0 +1,104 @@
+"""Run batches of points on local processes, remember each in the store, and reuse what is there.
+
+Results do not depend on the number of processes or the order in which they finish. Stopping keeps what is finished.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from multiprocessing import get_context
+from typing import Any, Protocol
+
+from specsim.planner.points import Batch, Worker
+from specsim.planner.question import PlanSettings, Question
+from specsim.traces.model import Trace
+
+__all__ = ["Key", "RunCache", "run_batches"]
+
+Key = tuple[str, float, int, float]
+"""(policy label, load per s, replication, acceptance change)."""
+
+
+class RunCache(Protocol):
+    """Where finished points are kept between commands; `db` has one, and a dict will do in tests."""
+
+    def find(self, batch: Batch) -> list[dict[str, Any]] | None:
+        """The metrics of every load of a batch, or None when one is missing."""
+        ...
+
+    def save(self, batch: Batch, metrics: Sequence[Mapping[str, Any]]) -> None:
+        """Keep the metrics of a batch."""
+        ...
+
+
+_worker: Worker | None = None
+
+
+def _start(question: Question, trace: Trace, settings: PlanSettings) -> None:
+    global _worker
+    _worker = Worker(question, trace, settings)
+
+
+def _run(batch: Batch) -> list[dict[str, Any]]:
+    if _worker is None:
+        raise RuntimeError("worker process was not initialised")
+    return _worker.run(batch)
+
+
+def run_batches(
+    batches: Sequence[Batch],
+    question: Question,
+    trace: Trace,
+    settings: PlanSettings,
+    *,
+    cache: RunCache | None = None,
+    progress: Callable[[int], None] = lambda points: None,
+) -> dict[Key, dict[str, Any]]:
+    """Metrics of every point of every batch. `progress` is told how many points were finished, reused ones included."""
+    results: dict[Key, dict[str, Any]] = {}
+    todo: list[Batch] = []
+    for batch in batches:
+        known = cache.find(batch) if cache is not None else None
+        if known is None:
+            todo.append(batch)
+        else:
+            _put(results, batch, known)
+            progress(len(batch.loads_per_s))
+    for batch, metrics in _compute(todo, question, trace, settings):
+        if cache is not None:
+            cache.save(batch, metrics)
+        _put(results, batch, metrics)
+        progress(len(batch.loads_per_s))
+    return results
+
+
+def _put(results: dict[Key, dict[str, Any]], batch: Batch, metrics: Sequence[Mapping[str, Any]]) -> None:
+    for load, values in zip(batch.loads_per_s, metrics, strict=True):
+        results[(batch.policy.label, load, batch.stretch.index, batch.acceptance_change)] = dict(values)
+
+
+def _compute(
+    batches: Sequence[Batch], question: Question, trace: Trace, settings: PlanSettings
+) -> Iterator[tuple[Batch, list[dict[str, Any]]]]:
+    jobs = min(settings.jobs or len(os.sched_getaffinity(0)), len(batches))
+    if jobs <= 1:
+        worker = Worker(question, trace, settings)
+        for batch in batches:
+            yield batch, worker.run(batch)
+        return
+    pool = ProcessPoolExecutor(
+        jobs, mp_context=get_context("forkserver"), initializer=_start, initargs=(question, trace, settings)
+    )
+    try:
+        waiting: dict[Future[list[dict[str, Any]]], Batch] = {}
+        queue = list(reversed(batches))
+        while queue or waiting:
+            while queue and len(waiting) < jobs + 1:
+                batch = queue.pop()
+                waiting[pool.submit(_run, batch)] = batch
+            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                yield waiting.pop(future), future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,82 @@
+"""Ready flags for vLLM, and what the engine cannot do of what the plan says.
+
+Facts: vLLM 0.33.0 sources (the dynamic table, its lookup key, graph ceilings, admission limits).
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+from specsim.config import PolicySpec
+from specsim.planner.question import Question
+
+__all__ = ["vllm_config"]
+
+DYNAMIC_METHODS = ("ngram", "eagle", "eagle3", "mtp", "draft_model")
+_DTYPE = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"}
+
+
+def vllm_config(question: Question, policy: PolicySpec) -> dict[str, Any]:
+    """Command line and speculative config that make vLLM follow `policy`, with warnings."""
+    deployment, limits = question.deployment, question.side(policy).limits
+    version = deployment.engine_version
+    arguments = ["vllm", "serve", question.names.get("target_repo") or deployment.target]
+    if deployment.tp > 1:
+        arguments += ["--tensor-parallel-size", str(deployment.tp)]
+    if deployment.weight_dtype in ("fp8",):
+        arguments += ["--quantization", "fp8"]
+    if deployment.kv_dtype == "fp8":
+        arguments += ["--kv-cache-dtype", "fp8"]
+    arguments += [
+        "--max-num-seqs", str(limits.max_num_seqs),
+        "--max-num-batched-tokens", str(limits.max_num_batched_tokens),
+        "--max-model-len", str(limits.max_model_len),
+        "--gpu-memory-utilization", f"{deployment.gpu_memory_utilization:g}",
+    ]  # fmt: skip
+    if not deployment.enable_prefix_caching:
+        arguments += ["--no-enable-prefix-caching"]
+    warnings: list[str] = []
+    speculative: dict[str, Any] | None = None
+    if policy.kind != "off":
+        speculative = {"method": question.speculation.method}
+        if question.speculation.method not in ("ngram", "mtp"):
+            speculative["model"] = question.names.get("draft_repo") or question.names.get("draft", "DRAFT")
+        speculative["num_speculative_tokens"] = policy.num_spec_tokens
+        if policy.kind in ("schedule", "off_above"):
+            speculative["num_speculative_tokens_per_batch_size"] = [
+                list(row) for row in _table(policy, limits.max_num_seqs)
+            ]
+            warnings.append("vLLM looks the table up by requests scheduled in a step, prefills included, and switches "
+                            "it off under data parallelism above 1.")  # fmt: skip
+        if policy.kind == "goodput":
+            warnings.append("vLLM has no cost-based choice of k for this method; use the schedule instead.")
+        arguments += ["--speculative-config", json.dumps(speculative, separators=(",", ":"))]
+        arguments += ["--per-request-spec-decode-metrics", "summary"]
+        covered = question.on.profile.captured_tokens_max
+        if covered:
+            largest = covered // (1 + policy.num_spec_tokens)
+            if largest < limits.max_num_seqs:
+                warnings.append(
+                    f"Full CUDA graphs cover {covered} tokens, {largest} requests at k={policy.num_spec_tokens}; raise "
+                    f" --max-cudagraph-capture-size if you run more at once."
+                )
+        if limits.max_num_batched_tokens < 8192:
+            warnings.append("vLLM warns at start-up when speculation runs with fewer than 8192 batched tokens.")
+    return {
+        "engine": "vllm",
+        "engine_version": version,
+        "policy": policy.label,
+        "command": shlex.join(arguments),
+        "speculative_config": speculative,
+        "warnings": warnings,
+    }
+
+
+def _table(policy: PolicySpec, max_num_seqs: int) -> list[tuple[int, int, int]]:
+    if policy.kind == "schedule":
+        return list(policy.table)
+    if policy.batch_limit == 0:
+        return [(1, max_num_seqs, 0)]
+    return [(1, policy.batch_limit, policy.num_spec_tokens), (policy.batch_limit + 1, max_num_seqs, 0)]

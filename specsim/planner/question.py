@@ -1,0 +1,114 @@
+"""Everything that a plan is asked about, resolved to what the simulator understands."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from specsim.acceptance import AcceptanceModel
+from specsim.config import Deployment, PolicySpec, ReplicaLimits, Slo, Speculation
+from specsim.errors import ScenarioError
+from specsim.latency import StepCost
+from specsim.profiles import LatencyProfile
+
+__all__ = ["PlanSettings", "Question", "Side", "acceptance_fingerprint"]
+
+
+@dataclass(frozen=True)
+class Side:
+    """A deployment with or without speculation: what a step costs, and what fits."""
+
+    profile: LatencyProfile
+    limits: ReplicaLimits
+    memory: Mapping[str, float] = field(default_factory=dict)
+    """Bytes by purpose, for the report."""
+    notes: tuple[str, ...] = ()
+    """What the memory plan had to change."""
+
+    @cached_property
+    def cost(self) -> StepCost:
+        return StepCost(self.profile)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSettings:
+    """How much is simulated."""
+
+    seed: int = 0
+    replications: int = 5
+    max_requests: int = 10_000
+    loads_per_s: tuple[float, ...] = ()
+    """Requests per second to compare at; empty: chosen around the deployment's capacity."""
+    load_points: int = 7
+    warmup_share: float = 0.1
+    jobs: int = 0
+    """Processes; 0: one per core. Never changes a result."""
+
+    def __post_init__(self) -> None:
+        for name, low in (("replications", 2), ("max_requests", 2), ("load_points", 2), ("seed", 0), ("jobs", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                raise ScenarioError(f"plan.{name} must be a whole number >= {low}, got {value!r}")
+        if not (np.isfinite(self.warmup_share) and 0 <= self.warmup_share <= 0.9):
+            raise ScenarioError(f"plan.warmup_share must lie in 0..0.9, got {self.warmup_share!r}")
+        for load in self.loads_per_s:
+            if not (np.isfinite(load) and load > 0):
+                raise ScenarioError(f"plan.loads_per_s must be finite and > 0, got {load!r}")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A fleet, with speculation off and on, and what its users are promised."""
+
+    deployment: Deployment
+    speculation: Speculation
+    slo: Slo
+    off: Side
+    on: Side
+    acceptance: AcceptanceModel
+    acceptance_source: str
+    acceptance_error: float
+    """One-sigma relative error of the mean acceptance length."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """target, draft, gpu as the catalogue spells them."""
+    assumed: tuple[str, ...] = ()
+    """Sentences on what the user did not say and specsim chose."""
+
+    def side(self, policy: PolicySpec) -> Side:
+        """The side that a policy runs on."""
+        return self.off if policy.kind == "off" else self.on
+
+    @property
+    def max_k(self) -> int:
+        """Largest k that the planner tries."""
+        return max(self.speculation.num_spec_tokens)
+
+    @property
+    def drafts_share(self) -> float:
+        """Share of rounds in which the drafter proposes anything."""
+        return self.acceptance.proposal_rate
+
+    def identity(self) -> dict[str, Any]:
+        """What makes two questions the same, for ids and cached runs."""
+        return {
+            "deployment": asdict(self.deployment),
+            "speculation": asdict(self.speculation),
+            "slo": asdict(self.slo),
+            "profiles": [self.off.profile.sha256, self.on.profile.sha256],
+            "limits": [asdict(self.off.limits), asdict(self.on.limits)],
+            "acceptance": acceptance_fingerprint(self.acceptance),
+        }
+
+
+def acceptance_fingerprint(model: AcceptanceModel) -> str:
+    """Hash of the luck that a model deals to 64 requests: the same luck, the same fingerprint."""
+    luck = model.luck(0, 0, np.full(64, 64, dtype=np.int64), np.zeros(64, dtype=np.int16))
+    digest = hashlib.sha256(f"{type(model).__name__} {model.max_spec_tokens}".encode())
+    digest.update(luck.run.tobytes())
+    digest.update(b"" if luck.proposes is None else luck.proposes.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,145 @@
+"""The answer in sentences, how sure it is, and the short measurement that would settle what is unsure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from specsim.config import PolicySpec
+from specsim.planner import surface
+from specsim.planner.compare import LoadTable
+
+if TYPE_CHECKING:
+    from specsim.planner.plan import PlanJob
+
+__all__ = ["recommendation", "settle"]
+
+
+def recommendation(job: PlanJob, table: LoadTable, chosen: str, result: dict[str, Any]) -> dict[str, Any]:
+    """Which policy at the trace's own load, where it stops paying, and how sure that is."""
+    own = job.own_per_s
+    speculating = [label for label in table.policies if label != "off"]
+    best = chosen if chosen != "off" else min(
+        speculating, key=lambda label: -_mean(table.ratio_to_off(label, own, "e2e_mean_s").mean))  # fmt: skip
+    gain = table.ratio_to_off(best, own, "e2e_mean_s")
+    tpot = table.ratio_to_off(best, own, "tpot_mean_s")
+    batch = table.mean(best, own, "running_batch").mean
+    error = surface.surface_error(job.question)
+    margin = abs(_mean(gain.mean) - 1.0)
+    sure = "sure" if margin > 2 * error else "likely" if margin > error else "unsure"
+    tie = gain.compared_to(1.0) == "tie" or (chosen == "off" and gain.mean > 0.995)
+    where = f"at the trace's own {own:.3g} requests/s (about {batch:.0f} running)"
+    if chosen == "off" and not tie:
+        first = f"Leave speculation off {where}: the best of it, {best}, takes {_slower(gain.mean)} longer per request."
+    elif chosen == "off":
+        first = f"Speculation makes no separable difference {where}; leave it off, which is simpler."
+    else:
+        first = (
+            f"Turn speculation on with {chosen} {where}: requests finish {gain.mean:.2f}x as fast, "
+            f"time per output token {_factor(tpot.mean)}."
+        )
+    return {
+        "policy": chosen,
+        "compared_policy": best,
+        "e2e_speedup": {"mean": _none(gain.mean), "low": _none(gain.low), "high": _none(gain.high)},
+        "tpot_speedup": {"mean": _none(tpot.mean), "low": _none(tpot.low), "high": _none(tpot.high)},
+        "running_batch": _none(batch),
+        "confidence": sure,
+        "speedup_error": error,
+        "text": [first, _second(best, result, job)],
+    }
+
+
+def _second(best: str, result: dict[str, Any], job: PlanJob) -> str:
+    cross = next((c for c in result["crossovers"]["by_load"] if c["policy"] == best), None)
+    k = _k_of(best, job)
+    at = min(job.context_tokens, max(c["context_tokens"] for c in result["crossovers"]["by_batch"]))
+    batches = [c for c in result["crossovers"]["by_batch"] if c["k"] == k and c["context_tokens"] == at]
+    tail = ""
+    if batches:
+        c = batches[0]
+        if c["batch"] is None:
+            tail = f"; by batch it pays up to the {c['limit']} requests that fit at {at} tokens of context"
+        elif c["batch"] == 1:
+            tail = f"; by batch it never pays at {at} tokens of context"
+        else:
+            tail = f"; by batch k={k} turns at {c['batch']} running requests at {at} tokens of context"
+    if cross is None or cross["verdict"] == "tie":
+        return f"No load was found at which {best} differs from off beyond the interval{tail}."
+    if cross["verdict"] == "always":
+        return f"It pays at every load simulated, up to {max(job.loads_per_s):.3g} requests/s{tail}."
+    if cross["verdict"] == "never":
+        return f"It pays at no load simulated, from {min(job.loads_per_s):.3g} requests/s up{tail}."
+    if cross["load_per_s"] is None:
+        low, high = cross["low_per_s"], cross["high_per_s"]
+        return f"It is faster up to {_load(low)} and slower from {_load(high)}; between them no difference holds{tail}."
+    return (
+        f"It stops paying near {cross['load_per_s']:.3g} requests/s (between {_load(cross['low_per_s'])} and "
+        f"{_load(cross['high_per_s'])}){tail}."
+    )
+
+
+def settle(job: PlanJob, table: LoadTable, chosen: PolicySpec, result: dict[str, Any]) -> dict[str, Any]:
+    """What to measure next: acceptance against its break-even, or step times, whichever is the less certain."""
+    question = job.question
+    own = job.own_per_s
+    k = chosen.num_spec_tokens or job.policies[1].num_spec_tokens
+    batch = max(1, round(_mean(table.mean("off", own, "running_batch").mean)))
+    context = min(job.context_tokens, question.on.limits.max_model_len)
+    length = question.acceptance.expected_length(k)
+    even = length / surface.speedup(question, batch, context, k)
+    acceptance_error = question.acceptance_error
+    cost_error = surface.surface_error(question) ** 2 - acceptance_error**2
+    cost_error = max(0.0, cost_error) ** 0.5
+    what = "acceptance" if acceptance_error >= cost_error else "latency"
+    if what == "acceptance":
+        text = (
+            f"Measure the mean acceptance length at k={k} on your own prompts: above {even:.2f} (bonus included) "
+            f"speculation pays at {batch} running requests and {context} tokens of context; assumed here is "
+            f"{length:.2f} +- {acceptance_error:.0%}. In vLLM: 1 + spec_decode_num_accepted_tokens_total / "
+            f"spec_decode_num_drafts_total over a few hundred requests."
+        )
+    else:
+        text = (
+            f"Measure two step times on the target GPU: {batch} requests at {context} tokens of context with 1 and "
+            f"with {1 + k} query tokens each (vllm bench forward), plus one drafter round. Speculation pays when the "
+            f"ratio of a whole round to a plain step stays below the acceptance length {length:.2f}; the cost model "
+            f"says {even:.2f} +- {cost_error:.0%}."
+        )
+    return {
+        "what": what,
+        "batch": batch,
+        "context_tokens": context,
+        "k": k,
+        "break_even_acceptance_length": even,
+        "assumed_acceptance_length": length,
+        "acceptance_error": acceptance_error,
+        "cost_error": cost_error,
+        "text": text,
+    }
+
+
+def _k_of(label: str, job: PlanJob) -> int:
+    for policy in job.policies:
+        if policy.label == label and policy.kind == "static":
+            return policy.num_spec_tokens
+    return job.policies[1].num_spec_tokens
+
+
+def _mean(value: float) -> float:
+    return value if value == value else 1.0
+
+
+def _none(value: float) -> float | None:
+    return value if value == value else None
+
+
+def _slower(ratio: float) -> str:
+    return f"{(1 / ratio - 1):.0%}"
+
+
+def _factor(ratio: float) -> str:
+    return f"{1 / ratio:.2f}x" if ratio == ratio else "not measurable (no outputs of 2 tokens or more)"
+
+
+def _load(value: float | None) -> str:
+    return "an unseparated load" if value is None else f"{value:.3g}"
