@@ -179,6 +179,12 @@ def _pass_cost(
     sampling = row_bytes * (shape.draft_vocab_size or shape.vocab_size) / head_bandwidth
     latency, collective_token_s = _collectives(shape, gpu, tp, factors)
     fixed = shape.num_layers * factors.layer_fixed_s + factors.pass_fixed_s + latency
+    if any(_COMPUTE_DTYPE.get(dtype) in gpu.flops_per_s for dtype in (dense_dtype, expert_dtype)):
+        fixed += shape.num_layers * factors.quantised_layer_s
+    if shape.is_mla:
+        fixed += shape.num_layers * factors.mla_layer_s
+    if is_draft:
+        fixed += factors.draft_pass_fixed_s + (factors.eagle3_pass_s if shape.kind == "eagle3" else 0.0)
     cached = kv_values_per_rank(shape, tp) * kv_bytes(kv_dtype) / (gpu.bandwidth_bytes_per_s * factors.kv_bandwidth)
     vendor = factors.amd_compute_factor if gpu_family(gpu) == "amd" else 1.0
     attention_flops = gpu.flops_per_s["bf16"] * vendor * factors.attention_compute
@@ -198,7 +204,7 @@ def _pass_cost(
         kv_token_s=full * cached,
         kv_pair_s=full * pair,
         decode_kv_pair_s=full * decode_pair,
-        fixed_s=fixed + (factors.draft_pass_fixed_s if is_draft else 0.0),
+        fixed_s=fixed,
         collective_token_s=collective_token_s,
         windowed_kv_token_s=windowed * cached,
         windowed_kv_pair_s=windowed * max(pair, decode_pair),

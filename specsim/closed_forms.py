@@ -9,7 +9,7 @@ constant case; the rest follows from the definition of a round.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from specsim.errors import ScenarioError
 
@@ -100,23 +100,32 @@ def acceptance_length(conditionals: Sequence[float], num_spec_tokens: int | None
     return 1.0 + math.fsum(marginals_from_conditionals(conditionals[:num_spec_tokens]))
 
 
-def conditionals_from_lengths(lengths: Sequence[float]) -> tuple[float, ...]:
-    """Conditional vector whose acceptance length at k = 1, 2, ... is `lengths[k - 1]`.
+def conditionals_from_lengths(
+    lengths: Mapping[int, float] | Sequence[float], *, proposal_rate: float = 1.0
+) -> tuple[float, ...]:
+    """Conditional vector whose acceptance length at k = 1, 2, ... is `lengths[k - 1]`, or at the k of a mapping.
 
-    The marginals are the differences of successive lengths. Published curves are noisy where they flatten: a
-    conditional above 1 is cut to 1 and one below 0 to 0, and what was cut is made good at the next k if it can be.
+    The marginals are the differences of successive lengths; between the k of a mapping the conditional is constant.
+    `proposal_rate` is the share of rounds with drafts: the vector then holds for those rounds. Published curves are
+    noisy where they flatten: a conditional above 1 is cut to 1 and one below 0 to 0, and what was cut is made good at
+    the next k if it can be.
 
     Raises:
-        ScenarioError: when the first length is outside 1..2.
+        ScenarioError: when a length is outside 1..k + 1.
     """
+    known = dict(lengths) if isinstance(lengths, Mapping) else dict(enumerate(lengths, start=1))
     conditionals: list[float] = []
-    survival = reached = 1.0
-    for k, length in enumerate(lengths, start=1):
+    survival, reached, last = proposal_rate, 1.0, 0
+    for k, length in sorted(known.items()):
         if not (math.isfinite(length) and 1.0 <= length <= k + 1.0):
             raise ScenarioError(f"acceptance length at k={k} must lie in 1..{k + 1} (bonus included), got {length!r}")
-        marginal = min(survival, max(0.0, length - reached))
-        conditionals.append(marginal / survival if survival > 0 else 0.0)
-        survival, reached = marginal, reached + marginal
+        gain = max(0.0, length - reached) / survival if survival > 0 else 0.0
+        a = alpha_from_length(1.0 + min(gain, k - last), k - last)
+        for _ in range(k - last):
+            conditionals.append(a)
+            survival *= a
+            reached += survival
+        last = k
     return tuple(conditionals)
 
 

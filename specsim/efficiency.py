@@ -64,8 +64,14 @@ class Factors:
     knee: float = 1.15
     draft_knee: float = 2.0
     layer_fixed_s: float = 20e-6
+    quantised_layer_s: float = 20e-6
+    """Added per layer whose activations are quantised (8- and 4-bit products)."""
+    mla_layer_s: float = 40e-6
+    """Added per layer with latent attention."""
     pass_fixed_s: float = 30e-6
     draft_pass_fixed_s: float = 130e-6
+    eagle3_pass_s: float = 250e-6
+    """Added per pass of an EAGLE-3 head."""
     host_s: float = 1.2e-3
     speculation_host_s: float = 0.25e-3
     loaded_host_s: float = 0.35e-3
@@ -109,6 +115,11 @@ _SOURCES: Mapping[str, str] = {
     "draft_knee": f"{_FIT}: 8.4e-7 s a draft token, far below its compute, so most of it hides behind the weights",
     "draft_sampling_bytes": "greedy drafts: logits written and read once",
     "layer_fixed_s": "about ten graph-launched kernels a layer at 2 us",
+    "quantised_layer_s": "published fp8 baselines (SGLang, Qwen3-8B on H100, 5.65 ms at 4; Gemma-4-31B on H100 NVL, "
+    "14.4 ms at 2) lie about that far above their weights",
+    "mla_layer_s": "assumed: more and smaller kernels; single streams of DeepSeek-V3 stay well below its roofline",
+    "eagle3_pass_s": "sources disagree: vLLM PR 20780 has about 0.5 ms a pass more than its bytes explain, AngelSlim's "
+    "Qwen3 table none; half of it is charged",
     "draft_pass_fixed_s": f"{_FIT}: 2.135 ms for three EAGLE passes less 1.55 GB read in each",
     "host_s": f"{_FIT}: 1.207 ms per step",
     "speculation_host_s": "vLLM PR 20780: EAGLE steps at k=2..7 extrapolated to k=0 lie 0.65 ms over plain decoding, "

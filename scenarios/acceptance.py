@@ -1,0 +1,173 @@
+"""Acceptance of a speculation: what the user gave, or the published default for method, target and task.
+
+Models: the choice among entries of `catalogue/acceptance.toml`; figures borrowed from another target or task are said
+to be borrowed. Leaves out: sampling temperature (the figures are greedy), fine-tuned targets. Numbers: the catalogue
+file, each entry with its source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from scenarios.lookup import NameIndex, check_keys, name_key, one_line, packaged_toml
+from specsim.acceptance import Constant, PerPosition
+from specsim.closed_forms import alpha_from_length, conditionals_from_lengths, conditionals_from_marginals
+from specsim.config import METHODS, Speculation
+from specsim.errors import CatalogueError, ScenarioError, nearest
+
+__all__ = ["default_acceptance", "given_acceptance", "known_tasks", "resolve_acceptance"]
+
+_KEYS = ("method", "target", "task", "lengths", "lengths_at", "marginals", "conditional", "alpha", "proposal_rate",
+         "spread", "spread_k", "lends_to", "fallback", "source")  # fmt: skip
+_LOOKUP_FIRST_DRAFT = 0.72
+"""First-position acceptance where an n-gram lookup proposes (SmolLM2-135M); splits given figures in two."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    method: str
+    target: str
+    task: str
+    model: PerPosition
+    lends_to: tuple[str, ...]
+    fallback: bool
+    source: str
+
+
+def resolve_acceptance(speculation: Speculation, target: str) -> tuple[PerPosition, str]:
+    """What the user gave, else the default: `(model, one line that says where it is from)`.
+
+    Raises:
+        ScenarioError: when the given figures contradict each other, or the task is unknown.
+    """
+    return given_acceptance(speculation) or default_acceptance(speculation.method, target, speculation.task)
+
+
+def given_acceptance(speculation: Speculation) -> tuple[PerPosition, str] | None:
+    """Acceptance from the user's own figures, None when there are none.
+
+    For lookup methods figures count rounds without a proposal: they are split into a proposal rate and a match.
+
+    Raises:
+        ScenarioError: when a length comes without its k, or does not fit it.
+    """
+    lookup = speculation.method == "ngram"
+    if speculation.acceptance is not None:
+        vector = tuple(map(float, speculation.acceptance))
+        said = f"given: conditional {', '.join(f'{a:g}' for a in vector)}"
+        if not lookup or vector[0] == 0.0:
+            return PerPosition(vector, name="given"), said
+        rate = min(1.0, vector[0] / _LOOKUP_FIRST_DRAFT)
+        model = PerPosition((vector[0] / rate, *vector[1:]), proposal_rate=rate, name="given")
+        return model, f"{said}; taken as {rate:.3g} of rounds with a proposal, {vector[0] / rate:.2f} of them matching"
+    if speculation.acceptance_length is None:
+        return None
+    length, k = speculation.acceptance_length, speculation.acceptance_length_k
+    if k is None:
+        if len(set(speculation.num_spec_tokens)) != 1:
+            raise ScenarioError(
+                f"acceptance length {length:g} needs the number of draft tokens at which it was measured; "
+                f"give acceptance_length_k"
+            )
+        k = speculation.num_spec_tokens[0]
+    alpha = alpha_from_length(float(length), k)
+    said = f"given: acceptance length {length:g} at k={k}"
+    if lookup:
+        shape, _ = default_acceptance("ngram", "", speculation.task)
+        rate = (length - 1.0) / ((shape.expected_length(k) - 1.0) / shape.proposal_rate)
+        if rate <= 1.0:
+            model = PerPosition(shape.given, shape.max_spec_tokens, rate, name="given length")
+            return model, f"{said}; taken as {rate:.3g} of rounds with a proposal, matching as the catalogue's n-gram"
+    return Constant(alpha), f"{said}; taken as a constant acceptance of {alpha:.3f}"
+
+
+def default_acceptance(method: str, target: str, task: str | None = None) -> tuple[PerPosition, str]:
+    """Published acceptance of a method for a target (catalogue name) and task (None: the method's usual one).
+
+    Raises:
+        ScenarioError: when method or task is unknown.
+    """
+    if method not in METHODS:
+        raise ScenarioError(f"method '{one_line(method)}' is not one of {', '.join(METHODS)}{nearest(method, METHODS)}")
+    wanted = _task(task)
+    entries = [entry for entry in _entries() if entry.method == method]
+    own = [entry for entry in entries if name_key(entry.target) == name_key(target)]
+    kin = [entry for entry in entries if name_key(target) in map(name_key, entry.lends_to)]
+    any_target = [entry for entry in entries if entry.fallback]
+    # a lookup follows the task more than the model, a drafter the model that it was trained for
+    near = [own, kin, any_target] if method == "ngram" else [own, kin]
+    matching = [[entry for entry in group if wanted in (None, entry.task)] for group in near]
+    for group in (*matching, own, kin, [e for e in any_target if wanted in (None, e.task)], any_target):
+        if group:
+            return group[0].model, _provenance(group[0], target, wanted)
+    raise ScenarioError(f"no published acceptance for method '{method}'; give --acceptance or --acceptance-length")
+
+
+def known_tasks() -> tuple[str, ...]:
+    """Content classes for which the catalogue may know acceptance."""
+    return tuple(packaged_toml("acceptance.toml")["tasks"])
+
+
+def _provenance(entry: _Entry, target: str, task: str | None) -> str:
+    borrowed = []
+    if name_key(entry.target) != name_key(target):
+        borrowed.append(entry.target)
+    if task is not None and entry.task != task:
+        borrowed.append(f"task {entry.task}")
+    what = f"{entry.method} on {entry.target}, {entry.task}: {entry.source}"
+    return f"borrowed from {' and '.join(borrowed)}: {what}" if borrowed else what
+
+
+def _task(task: str | None) -> str | None:
+    if task is None:
+        return None
+    index = NameIndex("task", packaged_toml("acceptance.toml")["tasks"])
+    hit = index.get(task)
+    if hit is None:
+        raise ScenarioError(f"task '{one_line(task)}' is not one of {', '.join(known_tasks())}{index.suggestion(task)}")
+    return hit
+
+
+@cache
+def _entries() -> tuple[_Entry, ...]:
+    data = packaged_toml("acceptance.toml")
+    found = []
+    for row in data["acceptance"]:
+        place = f"acceptance.toml, {row.get('method')} {row.get('target')} {row.get('task')}"
+        check_keys(row, _KEYS, place)
+        if row["task"] not in data["tasks"] or row["method"] not in METHODS:
+            raise CatalogueError(f"{place}: unknown method or task")
+        found.append(
+            _Entry(
+                row["method"],
+                row["target"],
+                row["task"],
+                _model(row, place),
+                tuple(row.get("lends_to", ())),
+                bool(row.get("fallback", False)),
+                row["source"],
+            )
+        )
+    return tuple(found)
+
+
+def _model(row: Mapping[str, Any], place: str) -> PerPosition:
+    rate = float(row.get("proposal_rate", 1.0))
+    if "lengths" in row:
+        vector = conditionals_from_lengths(row["lengths"], proposal_rate=rate)
+    elif "lengths_at" in row:
+        vector = conditionals_from_lengths({int(k): float(v) for k, v in row["lengths_at"]}, proposal_rate=rate)
+    elif "marginals" in row:
+        vector = conditionals_from_marginals(row["marginals"])
+    elif "conditional" in row:
+        vector = tuple(row["conditional"])
+    elif "alpha" in row:
+        vector = (row["alpha"],)
+    else:
+        raise CatalogueError(f"{place}: no figures; give lengths, lengths_at, marginals, conditional or alpha")
+    name = f"{row['method']} {row['target']} {row['task']}"
+    model = PerPosition(vector, proposal_rate=rate, name=name)
+    return model.with_spread(row["spread"], row["spread_k"]) if row.get("spread") else model
