@@ -32,8 +32,8 @@ def compare(connection: sa.Connection, a: str, b: str, name: str) -> dict[str, A
     """One object: `a`, `b`, `differs` (settings that are not the same), `pairs`, `unpaired_a`, `unpaired_b`, `rows`.
 
     A row holds `policy` (`policy_b` too when two runs of different policies are compared), `load_per_s`, `rate_scale`,
-    `metric`, `seeds`, means `a` and `b`, and `differences` (b minus a, in the order of `seeds`) with their mean
-    `difference`. Pairs in which a side is null are left out of that metric; a metric without pairs has no row.
+    `point` (of a), `metric`, `seeds`, means `a` and `b`, and `differences` (b minus a, in the order of `seeds`) with
+    their mean `difference`. Pairs with a null are left out of that metric; a metric without pairs has no row.
 
     Raises:
         StoreError: unknown ids, a plan without runs, or nothing to pair.
@@ -128,6 +128,7 @@ def _rows(pairs: Sequence[tuple[Run, Run]]) -> list[dict[str, Any]]:
                 "policy_b": second["policy_label"],
                 "load_per_s": first["load_per_s"],
                 "rate_scale": first["rate_scale"],
+                "point": first["point"],
                 "metric": metric,
                 "seeds": [a["seed"] for a, _ in valued],
                 "a": fmean(a[metric] for a, _ in valued),

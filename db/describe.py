@@ -27,7 +27,7 @@ def markdown() -> str:
 
 def _kind(column: sa.Column[object]) -> str:
     kind = column.type
-    if isinstance(kind, sa.NullType) and column.foreign_keys:
+    if isinstance(kind, sa.types.NullType) and column.foreign_keys:
         kind = next(iter(column.foreign_keys)).column.type
     name = {
         sa.String: "text",

@@ -110,7 +110,8 @@ def show_command(id: str, as_json: bool, db: str | None) -> None:
 def compare_command(a: str, b: str, as_json: bool, db: str | None) -> None:
     """Compare two plans or two runs: differences B - A of the main metrics.
 
-    Runs of two plans are paired by policy, load and seed, so that both sides saw the same requests and luck.
+    Runs of two plans are paired by policy, load and seed, so that both sides saw the same requests and luck. The
+    interval (95 %) is that of the paired difference; one that holds zero is a tie.
 
     \b
         specsim runs compare plan-7f3a plan-09bc
@@ -119,10 +120,21 @@ def compare_command(a: str, b: str, as_json: bool, db: str | None) -> None:
 
     with _open(db) as store:
         body = store.compare(a, b)
+    body["rows"] = [_with_interval(row) for row in body["rows"]]
     if as_json:
         _print_json(body)
     else:
         print_comparison(body)
+
+
+def _with_interval(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the comparison with the 95 % interval of its paired difference; null from a single pair."""
+    from specsim.stats import estimate
+
+    found = estimate(row["differences"])
+    if found.n < 2:
+        return {**row, "low": None, "high": None, "verdict": "unknown"}
+    return {**row, "low": found.low, "high": found.high, "verdict": found.compared_to(0.0)}
 
 
 @runs.command("export")

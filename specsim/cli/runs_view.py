@@ -22,6 +22,14 @@ def _console() -> Console:
     return Console(file=sys.stdout, width=width, markup=False, emoji=False, highlight=False)
 
 
+def _print(console: Console, table: Table) -> None:
+    """Print without the blanks that pad the last column."""
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip())
+
+
 def _table(*columns: tuple[str, str]) -> Table:
     """Table of (heading, `<`, `>` or `~`): left, right, or left and foldable."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
@@ -102,7 +110,7 @@ def print_list(body: Mapping[str, Any], *, show_plans: bool) -> None:
 
 def _print_part(console: Console, table: Table, what: str, shown: int, total: int) -> None:
     if shown:
-        console.print(table)
+        _print(console, table)
     if shown < total:
         click.echo(f"{shown} of {total} {what}; --limit 0 shows all", err=True)
     elif not total:
@@ -130,7 +138,7 @@ def print_item(item: Mapping[str, Any]) -> None:
     facts.add_row("code", f"{_plain(item['code_version'])} (specsim {_plain(item['specsim_version'])})")
     if is_run:
         facts.add_row("point", _plain(json.dumps(item["point"], sort_keys=True)))
-    console.print(facts)
+    _print(console, facts)
     if not is_run:
         console.print(f"\nspecsim report {item['id']}  prints the answer")
         return
@@ -141,32 +149,42 @@ def print_item(item: Mapping[str, Any]) -> None:
         if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
             table.add_row(_plain(_heading(name)), _shown(name, value))
     console.print()
-    console.print(table)
+    _print(console, table)
 
 
 def print_comparison(body: Mapping[str, Any]) -> None:
-    """Means of both sides, their paired difference, and its range over the seeds."""
+    """Means of both sides and their paired difference with its interval; rows hold `low`, `high`, `verdict`."""
     console = _console()
     console.print(f"A  {body['a']['id']}\nB  {body['b']['id']}")
     for name, value in body["differs"].items():
         what = ", ".join(value) if name == "point" else " -> ".join("-" if v is None else str(v)[:16] for v in value)
         console.print(f"differs in {name}: {_plain(what)}")
-    paired = f"{body['pairs']} pair{'s' * (body['pairs'] != 1)} with the same load and seed"
+    paired = f"{body['pairs']} pair{'s' * (body['pairs'] != 1)} of runs"
     if body["unpaired_a"] or body["unpaired_b"]:
         paired += f"; {body['unpaired_a']} runs of A and {body['unpaired_b']} of B have no partner"
-    console.print(paired + "\n")
-    table = _table(
-        ("policy", "~"), ("load", ">"), ("metric", "<"), ("A", ">"), ("B", ">"), ("B - A", ">"), ("lowest", ">"),
-        ("highest", ">"), ("%", ">"), ("seeds", ">"),
-    )  # fmt: skip
+    console.print(paired)
+    group = None
+    table = None
     for row in body["rows"]:
-        name, policy = row["metric"], row["policy"]
-        if row["policy_b"] != policy:
-            policy += f" -> {row['policy_b']}"
-        percent = f"{100 * row['difference'] / abs(row['a']):+.1f}" if row["a"] else "-"
+        policy = _plain(row["policy"] if row["policy"] == row["policy_b"] else f"{row['policy']} -> {row['policy_b']}")
+        if group != (policy, _load(row), row["point"]):
+            if table is not None:
+                _print(console, table)
+            group = (policy, _load(row), row["point"])
+            console.print(f"\n{policy} at {_load(row)}")
+            table = _table(
+                ("metric", "<"), ("A", ">"), ("B", ">"), ("B - A", ">"), ("95 % interval", ">"), ("%", ">"),
+                ("verdict", "<"), ("pairs", ">"),
+            )  # fmt: skip
+        name = row["metric"]
+        known = row["low"] is not None
+        assert table is not None
         table.add_row(
-            _plain(policy), _load(row), _heading(name), _shown(name, row["a"]), _shown(name, row["b"]),
-            _shown(name, row["difference"]), _shown(name, min(row["differences"])),
-            _shown(name, max(row["differences"])), percent, str(len(row["seeds"])),
+            _heading(name), _shown(name, row["a"]), _shown(name, row["b"]), _shown(name, row["difference"]),
+            f"{_shown(name, row['low'])} .. {_shown(name, row['high'])}" if known else "-",
+            f"{100 * row['difference'] / abs(row['a']):+.1f}" if row["a"] else "-",
+            f"{'B ' if row['verdict'] != 'tie' else ''}{row['verdict']}" if known else "one pair",
+            str(len(row["seeds"])),
         )  # fmt: skip
-    console.print(table)
+    if table is not None:
+        _print(console, table)

@@ -1,0 +1,156 @@
+"""The planner's cache on top of the store: which stored run is which simulated point.
+
+A point is found again when everything that its metrics depend on is equal, the code of the simulator included; a run
+that another plan simulated is reused as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import specsim
+from specsim.planner.points import Batch
+from specsim.planner.question import PlanSettings, Question, acceptance_fingerprint
+from specsim.traces.model import Trace
+
+if TYPE_CHECKING:
+    from db.store import Store
+
+__all__ = ["StoredRuns", "code_version"]
+
+_NO_RESULTS_IN = ("cli", "report")
+"""Parts of the package whose code cannot change a metric."""
+
+
+def code_version() -> str:
+    """Release and a hash of the simulator's sources, so that edited code never meets runs of the old one."""
+    home = Path(specsim.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(home.rglob("*.py")):
+        inside = path.relative_to(home)
+        if inside.parts[0] not in _NO_RESULTS_IN:
+            digest.update(inside.as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return f"{specsim.__version__}+{digest.hexdigest()[:12]}"
+
+
+class StoredRuns:
+    """A `RunCache` (see `specsim.planner.executor`) for one plan; `keys` are those of its points, in order of use.
+
+    The trace, both profiles and the scenario are stored first, since runs refer to them.
+    """
+
+    def __init__(
+        self, store: Store, question: Question, trace: Trace, settings: PlanSettings, *, scenario: Mapping[str, Any]
+    ) -> None:
+        from specsim.traces.write import fingerprint
+
+        self._store = store
+        self._question = question
+        self._settings = settings
+        self._started = datetime.now(UTC)
+        self._own_per_s = trace.rate_per_s
+        self._acceptance: dict[float, str] = {}
+        self.code_version = code_version()
+        self.keys: list[str] = []
+        self.trace_sha256 = fingerprint(trace)
+        meta = trace.meta
+        store.save_trace(
+            self.trace_sha256,
+            source=meta.source,
+            format=meta.format,
+            rows=len(trace),
+            span_s=trace.span_s,
+            stats={
+                "file_sha256": meta.sha256,
+                "time_unit": meta.time_unit,
+                "rows_read": meta.rows_read,
+                "dropped": dict(meta.dropped),
+                "notes": meta.notes,
+                "warnings": meta.warnings,
+            },
+        )
+        for side in (question.off, question.on):
+            profile = side.profile
+            store.save_profile(profile.sha256, name=profile.name, kind=profile.kind, body=profile.to_dict())
+        self.scenario_sha256 = store.save_scenario(scenario)
+
+    @property
+    def profile_sha256(self) -> str:
+        """Profile of the side with speculation, which stands for the plan."""
+        return self._question.on.profile.sha256
+
+    def _luck(self, change: float) -> str:
+        if change not in self._acceptance:
+            model = self._question.acceptance
+            self._acceptance[change] = acceptance_fingerprint(model.with_change(change) if change else model)
+        return self._acceptance[change]
+
+    def _points(self, batch: Batch) -> list[tuple[str, dict[str, Any]]]:
+        """Key and description of every load of a batch."""
+        from db.canonical import run_key
+
+        question = self._question
+        side = question.side(batch.policy)
+        found = []
+        for load, count in zip(batch.loads_per_s, batch.requests, strict=True):
+            point = {
+                "requests": [batch.stretch.first, batch.stretch.first + count],
+                "limits": asdict(side.limits),
+                "replicas": question.deployment.replicas,
+                "router": question.deployment.router,
+                "slo": asdict(question.slo),
+                "warmup_share": self._settings.warmup_share,
+                "acceptance_change": batch.acceptance_change,
+                # Without speculation no draft is ever drawn, so runs are shared by all acceptance models.
+                "acceptance": "" if batch.policy.kind == "off" else self._luck(batch.acceptance_change),
+            }
+            key = run_key(
+                trace_sha256=self.trace_sha256,
+                trace_slice=point["requests"],
+                profile_sha256=side.profile.sha256,
+                limits=[point["limits"], point["replicas"], point["router"]],
+                policy=asdict(batch.policy),
+                acceptance=[point["acceptance"], batch.acceptance_change],
+                load=load,
+                seed=batch.stretch.seed,
+                code_version=self.code_version,
+                extra=[point["slo"], point["warmup_share"]],
+            )
+            found.append((key, point))
+        return found
+
+    def find(self, batch: Batch) -> list[dict[str, Any]] | None:
+        """The metrics of every load of a batch, or None when one is missing."""
+        keys = [key for key, _ in self._points(batch)]
+        known = self._store.find_runs(keys)
+        if any(key not in known for key in keys):
+            return None
+        self.keys += keys
+        return [known[key]["metrics"] for key in keys]
+
+    def save(self, batch: Batch, metrics: Sequence[Mapping[str, Any]]) -> None:
+        """Keep the metrics of a batch."""
+        side = self._question.side(batch.policy)
+        for (key, point), load, values in zip(self._points(batch), batch.loads_per_s, metrics, strict=True):
+            self._store.save_run(
+                key,
+                metrics=values,
+                policy=asdict(batch.policy),
+                policy_label=batch.policy.label,
+                load_per_s=load,
+                rate_scale=load / self._own_per_s if self._own_per_s > 0 else None,
+                seed=batch.stretch.seed,
+                trace_sha256=self.trace_sha256,
+                profile_sha256=side.profile.sha256,
+                scenario_sha256=self.scenario_sha256,
+                point=point,
+                code_version=self.code_version,
+                specsim_version=specsim.__version__,
+                started_utc=self._started,
+            )
+            self.keys.append(key)
