@@ -57,17 +57,6 @@ def infer_hash_block(prompts: np.ndarray, counts: np.ndarray) -> int | None:
     return None
 
 
-def _take_hashes(ids: np.ndarray, ends: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Hashes and offsets of the rows in `order`, copied row by row into one new array."""
-    starts = np.concatenate(([0], ends[:-1]))
-    lengths = (ends - starts)[order]
-    offsets = np.concatenate(([0], np.cumsum(lengths)))
-    out = np.empty(int(offsets[-1]), dtype=np.int64)
-    for row, at, stop in zip(order.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
-        out[at:stop] = ids[starts[row] : ends[row]]
-    return out, offsets
-
-
 def _arrivals(
     sink: RowSink,
     form: Format,
@@ -152,7 +141,7 @@ def assemble(
         else:
             origin = "given" if options.hash_block_tokens else "stated" if block_stated else "from the lengths"
             notes.append(f"prefix hashes cover {hash_block} tokens each ({origin})")
-        if sink.coded_hashes:
+        if sink.hash_ids.coded:
             notes.append("hash ids that are no 64-bit integers were replaced by 62 bits of their BLAKE2 digest")
     seconds, unit = _arrivals(sink, form, options, keep, column, stated, hash_block, notes)
     if not unit.certain:
@@ -186,11 +175,7 @@ def assemble(
 
     ids = offsets = None
     if hash_block is not None:
-        ids = np.frombuffer(sink.hash_ids, dtype=np.int64)
-        if order is None:
-            offsets = np.concatenate(([0], ends))
-        else:
-            ids, offsets = _take_hashes(ids, ends, order)
+        ids, offsets = sink.hash_ids.take(ends, order)
     return Trace(
         arrival_s=seconds,
         prompt_tokens=column_of(sink.prompts, np.int32),

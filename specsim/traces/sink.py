@@ -1,35 +1,21 @@
 """Where rows land: growing columns of numbers while a trace is read, and a count of every row that was not used.
 
-Memory is about 40 bytes a row, plus 8 a prefix hash. Leaves out: units and order, which need the whole column.
+Memory is about 40 bytes a row, plus 4 or 8 a prefix hash. Leaves out: units and order, which need the whole column.
 """
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Sequence
 from typing import Any
 
 from specsim.errors import TraceError
 from specsim.traces.clock import Clock
-from specsim.traces.values import RowProblem, show
+from specsim.traces.hashes import HashColumn
 
 __all__ = ["RowSink"]
 
-_CODED_FROM = 1 << 62
 _MOST_TASKS = 1000
-
-
-def _code(value: Any) -> int:
-    """A hash id as an int64: itself when it is a small integer, else 62 bits of a digest of its text."""
-    if type(value) is int:
-        if -_CODED_FROM < value < _CODED_FROM:
-            return value
-        value = str(value)
-    if type(value) is not str:
-        raise RowProblem("hash_ids not a list of ids", show(value))
-    digest = hashlib.blake2b(value.encode("utf-8", "replace"), digest_size=8).digest()
-    return _CODED_FROM | (int.from_bytes(digest, "big") >> 2)
 
 
 class RowSink:
@@ -49,7 +35,7 @@ class RowSink:
         self.prompts = array("i")
         self.outputs = array("i")
         self.lines = array("q")
-        self.hash_ids = array("q")
+        self.hash_ids = HashColumn()
         self.hash_ends = array("q")
         self.sessions = array("i")
         self.tasks = array("h")
@@ -62,7 +48,6 @@ class RowSink:
         self.bad_rows = 0
         self.has_idents = False
         self.has_hashes = False
-        self.coded_hashes = False
 
     @property
     def rows_read(self) -> int:
@@ -114,10 +99,8 @@ class RowSink:
             if code < 0:
                 code = self.session_codes[session] = len(self.session_codes)
         if hash_ids:
-            if local_hashes:
-                offset = (code + 1) << 32
-                hash_ids = [offset + value if type(value) is int else _code(value) for value in hash_ids]
-            self._add_hashes(hash_ids)
+            self.hash_ids.add(hash_ids, code if local_hashes else None)
+            self.has_hashes = True
         self.hash_ends.append(len(self.hash_ids))
         self.times.append(time)
         self.prompts.append(prompt)
@@ -137,19 +120,3 @@ class RowSink:
         else:
             self.has_idents = True
             self.idents.append(hash(ident))
-
-    def _add_hashes(self, ids: Sequence[Any]) -> None:
-        if type(ids) is not list:
-            raise RowProblem("hash_ids not a list of ids", show(ids))
-        self.has_hashes = True
-        if not self.coded_hashes:
-            try:
-                self.hash_ids.fromlist(ids)
-                return
-            except (TypeError, OverflowError):
-                coded = [_code(value) for value in ids]
-                self.hash_ids = array("q", (_code(value) for value in self.hash_ids))
-                self.coded_hashes = True
-                self.hash_ids.extend(coded)
-                return
-        self.hash_ids.extend([_code(value) for value in ids])

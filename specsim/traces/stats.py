@@ -17,6 +17,7 @@ __all__ = ["SHORT_OUTPUT_TOKENS", "Lengths", "TraceStats", "describe"]
 
 SHORT_OUTPUT_TOKENS = 8
 """Outputs below this end after one or two rounds, so speculation cannot matter to them."""
+_IDS_AT_ONCE = 1 << 20
 _PREFILL_BOUND_SHARE = 0.95
 
 
@@ -66,18 +67,24 @@ def _lengths(tokens: np.ndarray) -> Lengths:
     return Lengths(total / len(tokens), float(p50), float(p95), float(p99), int(tokens.max()), total)
 
 
-def _distinct(values: np.ndarray) -> int:
-    """Number of distinct values, with a bitmap where the range is small, to spare memory."""
-    if not len(values):
-        return 0
+def _distinct(values: np.ndarray, keep: np.ndarray) -> int:
+    """Number of distinct values where `keep` is set, without a copy of the column.
+
+    A bitmap where the range of values is small; else one part of the values at a time, by their low bits.
+    """
     low, high = int(values.min()), int(values.max())
+    chunks = [slice(first, first + _IDS_AT_ONCE) for first in range(0, len(values), _IDS_AT_ONCE)]
     if high - low < 16 * len(values) + 1024:
         seen = np.zeros(high - low + 1, dtype=bool)
-        step = 1 << 20
-        for first in range(0, len(values), step):
-            seen[values[first : first + step] - low] = True
+        for chunk in chunks:
+            seen[values[chunk][keep[chunk]] - low] = True
         return int(np.count_nonzero(seen))
-    return len(np.unique(values))
+    parts = 1 << max(0, (len(values) // _IDS_AT_ONCE).bit_length())
+    total = 0
+    for part in range(parts):
+        pieces = [values[chunk][keep[chunk] & ((values[chunk] & (parts - 1)) == part)] for chunk in chunks]
+        total += len(np.unique(np.concatenate(pieces)))
+    return total
 
 
 def _reuse(trace: Trace) -> tuple[float, float] | tuple[None, None]:
@@ -85,20 +92,16 @@ def _reuse(trace: Trace) -> tuple[float, float] | tuple[None, None]:
     if trace.hash_ids is None or trace.hash_offsets is None or not trace.hash_block_tokens:
         return None, None
     counts = np.diff(trace.hash_offsets)
-    full = np.minimum(trace.prompt_tokens.astype(np.int64) // trace.hash_block_tokens, counts)
-    last = trace.hash_offsets[:-1] + full
-    partial = np.flatnonzero(counts > full)
+    full = np.minimum(trace.prompt_tokens // trace.hash_block_tokens, counts)
     total = int(full.sum())
     if total == 0:
         return 0.0, 0.0
-    if (counts[partial] - full[partial] <= 1).all():
-        keep = np.ones(len(trace.hash_ids), dtype=bool)
-        keep[last[partial]] = False
-        ids = trace.hash_ids[keep] if len(partial) else trace.hash_ids
-    else:
-        starts = trace.hash_offsets[:-1]
-        ids = np.concatenate([trace.hash_ids[a:b] for a, b in zip(starts.tolist(), last.tolist(), strict=True)])
-    hits = total - _distinct(ids)
+    keep = np.ones(len(trace.hash_ids), dtype=bool)
+    last = trace.hash_offsets[:-1] + full
+    keep[last[counts == full + 1]] = False
+    for row in np.flatnonzero(counts > full + 1):
+        keep[last[row] : trace.hash_offsets[row + 1]] = False
+    hits = total - _distinct(trace.hash_ids, keep)
     prompt_total = int(trace.prompt_tokens.sum(dtype=np.int64))
     return hits / total, hits * trace.hash_block_tokens / prompt_total
 

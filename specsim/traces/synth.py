@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from specsim.errors import TraceError
 from specsim.rng import Purpose, stream
 from specsim.traces.arrivals import draw_arrivals
 from specsim.traces.model import Trace, TraceMeta
-from specsim.traces.options import ArrivalProcess, parse_duration
+from specsim.traces.options import ArrivalProcess, parse_arrivals, parse_duration
 
 __all__ = [
     "LengthSpec",
@@ -26,6 +27,7 @@ __all__ = [
     "parse_lengths",
     "parse_pool",
     "parse_profile",
+    "spec_from_text",
     "synthesise",
 ]
 
@@ -116,7 +118,7 @@ def parse_profile(text: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
             equals = ""
         if not equals or not math.isfinite(rates[-1]) or rates[-1] < 0:
             raise TraceError(f"rate profile {text!r} must be TIME=RATE,TIME=RATE,... for example 0=2,10m=8,20m=3")
-    if times[0] != 0 or any(b <= a for a, b in zip(times, times[1:], strict=False)) or max(rates) <= 0:
+    if times[0] != 0 or any(b <= a for a, b in pairwise(times)) or max(rates) <= 0:
         raise TraceError(f"rate profile {text!r} must start at 0, have increasing times and some rate > 0")
     return tuple(times), tuple(rates)
 
@@ -208,6 +210,16 @@ def _hashes(spec: SynthSpec, prompts: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return np.where(place < shared[row], which[row] * per_prefix + place, own).astype(np.int64), offsets
 
 
+def _changing(spec: SynthSpec) -> str:
+    """How the rate changes, for the note; empty when it does not."""
+    if spec.profile is None:
+        return ""
+    if spec.profile.amplitude:
+        return f" in the mean, a sine of amplitude {spec.profile.amplitude:g} every {spec.profile.period_s:g} s"
+    steps = zip(spec.profile.times_s, spec.profile.factors, strict=True)
+    return " at most: " + ", ".join(f"from {t:g} s {f * spec.process.rate_per_s:g}/s" for t, f in steps)
+
+
 def synthesise(spec: SynthSpec, lengths_from: Trace | None = None) -> Trace:
     """The trace of a recipe.
 
@@ -251,9 +263,63 @@ def synthesise(spec: SynthSpec, lengths_from: Trace | None = None) -> Trace:
             sha256=hashlib.sha256(f"{spec!r} {origin}".encode()).hexdigest(),
             rows_read=len(arrival),
             rows_kept=len(arrival),
-            notes=(f"synthetic: {spec.process}, {lengths}, seed {spec.seed}",),
+            notes=(f"synthetic: {spec.process}{_changing(spec)}, {lengths}, seed {spec.seed}",),
         ),
         hash_block_tokens=spec.hash_block_tokens if ids is not None else None,
         hash_ids=ids,
         hash_offsets=offsets,
+    )
+
+
+def spec_from_text(
+    *,
+    arrivals: str,
+    requests: int | None = None,
+    duration: str | None = None,
+    rate_profile: str | None = None,
+    diurnal: str | None = None,
+    isl: str | None = None,
+    osl: str | None = None,
+    prefix_pool: str | None = None,
+    hash_block: int = 512,
+    seed: int = 0,
+) -> SynthSpec:
+    """A recipe as the command line writes it; without `requests` and `duration` it is 1,000 requests.
+
+    Raises:
+        TraceError: anything malformed or contradictory.
+    """
+    process = parse_arrivals(arrivals)
+    profile = None
+    duration_s = None if duration is None else parse_duration(duration, "--duration")
+    if rate_profile is not None and diurnal is not None:
+        raise TraceError("--rate-profile and --diurnal both change the rate: give one of them")
+    if rate_profile is not None:
+        times, rates = parse_profile(rate_profile)
+        process = ArrivalProcess(kind=process.kind, rate_per_s=max(rates), cv=process.cv)
+        profile = RateProfile(times, tuple(rate / max(rates) for rate in rates))
+    if diurnal is not None:
+        amplitude, _, period = str(diurnal).partition(":")
+        try:
+            size = float(amplitude)
+        except ValueError:
+            size = -1.0
+        period_s = parse_duration(period or "24h", "--diurnal period")
+        if not (0 < size <= 1 and period_s > 0):
+            raise TraceError(f"--diurnal {diurnal!r} must be an amplitude of the rate in (0, 1] and a period: 0.6:24h")
+        profile = RateProfile(amplitude=size, period_s=period_s)
+    if requests is None and duration_s is None:
+        if profile is not None:
+            raise TraceError("a changing rate needs --duration")
+        requests = 1000
+    return SynthSpec(
+        process=process,
+        requests=requests,
+        duration_s=duration_s,
+        profile=profile,
+        prompt=None if isl is None else parse_lengths(isl, "--isl"),
+        output=None if osl is None else parse_lengths(osl, "--osl"),
+        pool=None if prefix_pool is None else parse_pool(prefix_pool),
+        hash_block_tokens=hash_block,
+        seed=seed,
     )

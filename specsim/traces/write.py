@@ -35,7 +35,7 @@ def _milliseconds(seconds: float) -> int | float:
 def _rows(trace: Trace) -> Iterator[dict[str, Any]]:
     head = {
         "specsim": {
-            "source": Path(trace.meta.source).name,
+            "source": trace.meta.source if trace.meta.format == "synthetic" else Path(trace.meta.source).name,
             "format": trace.meta.format,
             "time_unit": "ms",
             "hash_block_tokens": trace.hash_block_tokens,
