@@ -15,7 +15,7 @@ from typing import Any
 
 from specsim.errors import StoreError
 
-__all__ = ["canonical_json", "clean", "content_sha256", "flat_metrics", "plain_text", "run_key"]
+__all__ = ["canonical_json", "clean", "content_sha256", "flat_metrics", "output_json", "plain_text", "run_key"]
 
 
 def clean(value: Any, *, place: str, nulls: bool) -> Any:
@@ -65,6 +65,12 @@ def canonical_json(value: Any, *, place: str = "value", nulls: bool = False) -> 
         ensure_ascii=True,
         allow_nan=False,
     )
+
+
+def output_json(value: Any, *, place: str) -> str:
+    """JSON of metrics or a result: nan and infinity as null, keys in the order given, so that it prints as it did."""
+    plain = clean(value, place=place, nulls=True)
+    return json.dumps(plain, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def content_sha256(value: Any, *, place: str = "value") -> str:

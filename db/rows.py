@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from db import schema
-from db.canonical import canonical_json, flat_metrics, plain_text
+from db.canonical import flat_metrics, output_json, plain_text
 from specsim.errors import StoreError
 from specsim.records import RequestColumns
 
@@ -72,7 +72,7 @@ def metric_columns(metrics: Mapping[str, Any]) -> dict[str, float | None]:
     Raises:
         StoreError: when a main metric is not a number.
     """
-    flat = flat_metrics(json.loads(canonical_json(metrics, place="metrics", nulls=True)))
+    flat = flat_metrics(json.loads(output_json(metrics, place="metrics")))
     out: dict[str, float | None] = {}
     for name in schema.METRIC_COLUMNS:
         value = flat.get(name)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from db import compare, queries, schema, writes
-from db.canonical import canonical_json, content_sha256
+from db.canonical import canonical_json, content_sha256, output_json
 from db.connect import write
 from db.failures import explained
 from db.location import Location, Mode, parse
@@ -110,8 +110,8 @@ class Store:
             "source": text(source, "trace source"),
             "format": text(format, "trace format"),
             "rows": int(rows),
-            "span_s": json.loads(canonical_json(span_s, place="trace span", nulls=True)),
-            "stats": canonical_json(stats, place="trace stats", nulls=True),
+            "span_s": json.loads(output_json(span_s, place="trace span")),
+            "stats": output_json(stats, place="trace stats"),
             "added_utc": utc_text(),
         }
         self._write(lambda connection: writes.insert_if_new(connection, schema.trace, row))
@@ -191,7 +191,7 @@ class Store:
             "status": checked_status(status),
             "started_utc": finished if started_utc is None else utc_text(started_utc),
             "finished_utc": finished,
-            "metrics": canonical_json(metrics, place="metrics", nulls=True),
+            "metrics": output_json(metrics, place="metrics"),
             **metric_columns(metrics),
         }
 
@@ -216,7 +216,8 @@ class Store:
         """Store a plan with links to its runs; its id, which depends on `inputs` alone.
 
         The same inputs again keep id and creation time and replace the result; only a partial result never
-        replaces a complete one. `run_keys` must have been saved before.
+        replaces a complete one. The result keeps its order of keys and gets a `plan_id`, first, unless it has one.
+        `run_keys` must have been saved before.
         """
         digest = content_sha256(inputs, place="plan inputs")
         plan_id = plan_id_of(inputs)
@@ -230,7 +231,7 @@ class Store:
             "scenario_sha256": scenario_sha256,
             "status": checked_status(status),
             "schema_version": int(schema_version),
-            "result": canonical_json({**result, "plan_id": plan_id}, place="plan result", nulls=True),
+            "result": output_json({"plan_id": plan_id, **result}, place="plan result"),
             "code_version": text(code_version, "code version"),
             "specsim_version": text(specsim_version, "specsim version"),
             "updated_utc": now,
