@@ -1,0 +1,267 @@
+"""A plan as text: trace, deployment and profile, comparison over load, the answer, and what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from specsim.report.text import Page, gigabytes, milliseconds, number, percent, spread, times
+
+__all__ = ["plan_text"]
+
+_DETAIL = (
+    ("TTFT p50 ms", "ttft_p50_s", milliseconds),
+    ("TTFT p95 ms", "ttft_p95_s", milliseconds),
+    ("TTFT p99 ms", "ttft_p99_s", milliseconds),
+    ("TPOT p50 ms", "tpot_p50_s", milliseconds),
+    ("TPOT p95 ms", "tpot_p95_s", milliseconds),
+    ("TPOT p99 ms", "tpot_p99_s", milliseconds),
+    ("ITL per chunk p50 ms", "itl_chunk_p50_s", milliseconds),
+    ("ITL per chunk p95 ms", "itl_chunk_p95_s", milliseconds),
+    ("ITL per chunk p99 ms", "itl_chunk_p99_s", milliseconds),
+    ("ITL per token p95 ms", "itl_token_p95_s", milliseconds),
+    ("ITL per token p99 ms", "itl_token_p99_s", milliseconds),
+    ("output tokens/s", "output_tokens_per_s", number),
+    ("running batch", "running_batch", number),
+    ("KV use", "kv_use", percent),
+    ("preemptions", "preemptions", number),
+    ("within SLO", "slo_share", percent),
+    ("acceptance length", "mean_acceptance_length", number),
+    ("rejected drafts", "wasted_draft_share", percent),
+)
+
+
+def plan_text(result: Mapping[str, Any], *, full: bool = False, color: bool = False) -> str:
+    """The seven points of a plan; `full` shows every load in detail instead of the trace's own only."""
+    page = Page(color=color)
+    _answer(page, result)
+    _trace(page, result)
+    _deployment(page, result)
+    _profile(page, result)
+    _comparison(page, result, full)
+    _crossovers(page, result)
+    _schedule(page, result)
+    _capacity(page, result)
+    _sensitivity(page, result)
+    _config(page, result)
+    page.heading("What would settle it")
+    page.line(result["measure_next"]["text"])
+    page.heading("Not modelled")
+    page.line("; ".join(result["not_modelled"]) + ".")
+    if result.get("plan_id"):
+        page.heading("Stored")
+        page.line(
+            f"{result['plan_id']} in {result['database']}; open it again with: specsim report {result['plan_id']}"
+        )
+    return page.text()
+
+
+def _answer(page: Page, result: Mapping[str, Any]) -> None:
+    answer = result["recommendation"]
+    page.heading("Answer")
+    for sentence in answer["text"]:
+        page.line(sentence)
+    kind = result["profile"]["kind"]
+    error = answer["speedup_error"]
+    page.line(f"Confidence: {answer['confidence']} (a speedup from this {kind} profile is good to about ±{error:.0%}).")
+    for warning in result["warnings"]:
+        page.line(f"Warning: {warning}")
+
+
+def _trace(page: Page, result: Mapping[str, Any]) -> None:
+    trace = result["trace"]
+    s = trace["statistics"]
+    dropped = sum(trace["dropped"].values())
+    page.heading("1. Trace")
+    rows = f"{trace['rows_read']:,} read, {trace['rows_kept']:,} kept, {dropped:,} not used"
+    facts = [("file", f"{trace['source']} ({trace['format']}; time: {trace['time_unit']})"), ("rows", rows)]
+    for reason, count in trace["dropped"].items():
+        facts.append(("", f"{count:,} x {reason}: {trace['dropped_examples'].get(reason, '')}"))
+    facts += [
+        ("rate", f"{s['rate_per_s']:.3g} requests/s over {_duration(s['span_s'])}; busiest minute "
+                 f"{s['busiest_minute_rate_per_s']:.3g}/s from {s['busiest_minute_start_s']:.0f} s; "
+                 f"CV of gaps {number(s['gap_cv'])}"),
+        ("input tokens", f"p50 {s['prompt']['p50']:,.0f}, p95 {s['prompt']['p95']:,.0f}, max {s['prompt']['max']:,}"),
+        ("output tokens", f"p50 {s['output']['p50']:,.0f}, p95 {s['output']['p95']:,.0f}, max {s['output']['max']:,}"),
+        ("prefix reuse", "the trace has no prefix hashes" if s["prefix_reuse"] is None
+         else f"{s['prefix_reuse']:.1%} of full blocks, with an endless cache"),
+    ]  # fmt: skip
+    page.facts(facts)
+    for note in [*trace["notes"], *result["notes"]]:
+        page.line(f"- {note}")
+
+
+def _duration(seconds: float) -> str:
+    for size, name in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {name}"
+    return f"{seconds:.1f} s"
+
+
+def _deployment(page: Page, result: Mapping[str, Any]) -> None:
+    d = result["deployment"]
+    names, slo, cost = d["names"], d["slo"], result["cost_of_speculation"]
+    page.heading("2. Deployment and profile")
+    limits = d["limits_on"]
+    page.facts(
+        [
+            ("target", f"{names['target']}, weights {d['weight_dtype'] or 'as published'}, KV {d['kv_dtype']}"),
+            ("drafter", f"{names['draft']} by {d['speculation']['method']}"),
+            ("hardware", f"{d['replicas']} replica(s) of {d['tp']} x {names['gpu']}, router {d['router']}"),
+            ("engine", f"{d['engine']} {d['engine_version']}: {limits['max_num_seqs']} sequences, "
+                       f"{limits['max_num_batched_tokens']} batched tokens, model length {limits['max_model_len']}"),
+            ("KV cache", f"{cost['kv_tokens_off']:,} tokens, {cost['kv_tokens_on']:,} with speculation "
+                         f"({cost['kv_share_lost']:.1%} less; drafter {gigabytes(cost['draft_weight_bytes'])})"),
+            ("objective", f"TTFT {_limit(slo['ttft_s'])}, TPOT {_limit(slo['tpot_s'])}, for {slo['share']:.0%}"),
+        ]
+    )  # fmt: skip
+
+
+def _limit(seconds: float | None) -> str:
+    return "any" if seconds is None else f"<= {seconds * 1e3:g} ms"
+
+
+def _profile(page: Page, result: Mapping[str, Any]) -> None:
+    p = result["profile"]
+    a = p["acceptance"]
+    lengths = ", ".join(f"{length:.2f} at k={k}" for k, length in a["mean_acceptance_length_by_k"].items())
+    covers = p["covers"]
+    how = {"analytic": "analytic: datasheet figures and efficiency factors, nothing was measured"}.get(
+        p["kind"], p["kind"]
+    )
+    facts = [
+        ("profile", f"{p['name']} ({how}; a step is good to ±{p['relative_error']:.0%})"),
+        ("holds for", ", ".join(f"{k} {v}" for k, v in covers.items() if k in ("attention_backend", "engine", "date"))),
+        ("acceptance", f"{lengths} (±{a['relative_error']:.0%})"
+         + ("" if a["proposal_rate"] >= 1 else f"; proposes in {a['proposal_rate']:.0%} of rounds")),
+        ("", f"from {a['source']}"),
+    ]  # fmt: skip
+    page.facts(facts)
+    for note in p["notes"]:
+        page.line(f"- {note}")
+
+
+def _comparison(page: Page, result: Mapping[str, Any], full: bool) -> None:
+    loads = result["loads"]
+    rows = {(r["policy"], r["load_per_s"]): r for r in result["comparison"]}
+    speculating = [p for p in loads["policies"] if p != "off"]
+    page.heading("3. Comparison over load")
+    page.line(
+        f"Speedup of the mean time to the last token against off, {loads['replications']} paired replications; "
+        f"= is a tie (the 95 % interval holds 1), ! a load that the fleet cannot keep up with."
+    )
+    table = []
+    for load in loads["simulated_per_s"]:
+        off = rows["off", load]
+        cells = [f"{load:.3g}" + ("  (own)" if load == loads["own_per_s"] else "")]
+        cells += [
+            number(off["metrics"]["running_batch"]["mean"]),
+            milliseconds(off["metrics"]["tpot_mean_s"]["mean"]),
+            percent(off["metrics"]["slo_share"]["mean"]) + ("!" if off["saturated"] else " "),
+        ]
+        for policy in speculating:
+            row = rows[policy, load]
+            mark = "=" if row["verdict"] == "tie" else " "
+            cells.append(times(row["e2e_speedup"]["mean"]) + mark + ("!" if row["saturated"] else " "))
+        table.append(cells)
+    page.table(["requests/s", "batch", "TPOT ms", "in SLO", *(_short(p) for p in speculating)], table)
+    for load in loads["simulated_per_s"] if full else [loads["own_per_s"]]:
+        page.line()
+        page.line(f"At {load:.3g} requests/s" + (", the trace's own load" if load == loads["own_per_s"] else "") + ":")
+        columns = [rows[p, load] for p in loads["policies"]]
+        detail = [[name, *(spread(c["metrics"][key], show) for c in columns)] for name, key, show in _DETAIL]
+        verdicts = ["-" if c["policy"] == "off" else f"{times(c['tpot_speedup']['mean'])}" for c in columns]
+        detail.append(["TPOT speedup", *verdicts])
+        half = 4
+        for start in range(0, len(columns), half):
+            part = slice(1 + start, 1 + start + half)
+            names = [_short(c["policy"]) for c in columns[start : start + half]]
+            page.table(["", *names], [[row[0], *row[part]] for row in detail])
+
+
+def _short(policy: str) -> str:
+    """Column heading of a policy; what a schedule or an adaptive policy chooses is said in section 4."""
+    return policy if policy.startswith("k=") else policy.split(" ")[0].split("<")[0]
+
+
+def _crossovers(page: Page, result: Mapping[str, Any]) -> None:
+    crossings = result["crossovers"]["by_batch"]
+    ks = sorted({c["k"] for c in crossings})
+    contexts = sorted({c["context_tokens"] for c in crossings})
+    by = {(c["context_tokens"], c["k"]): c for c in crossings}
+    page.heading("4. Where speculation stops paying")
+    page.line("By running batch and context: the batch from which on it no longer pays (if the cost model and the "
+              "acceptance were worse .. better by one sigma); 'all n' pays up to the n requests that fit.")  # fmt: skip
+    own = result["schedule_context_tokens"]
+    table = [
+        [f"{c:,}" + ("  (own)" if c == own else ""), *(_turn(by[c, k]) for k in ks)] for c in contexts
+    ]  # fmt: skip
+    page.table(["context tokens", *(f"k={k}" for k in ks)], table)
+    page.line()
+    page.line("By load (mean time to the last token):")
+    rows = []
+    for c in result["crossovers"]["by_load"]:
+        at = "-" if c["load_per_s"] is None else f"{c['load_per_s']:.3g}"
+        rows.append([c["policy"], c["verdict"], at, number(c["low_per_s"]), number(c["high_per_s"])])
+    page.table(["policy", "pays", "turns at req/s", "still faster at", "slower from"], rows, left=2)
+    page.line()
+    best = result["measure_next"]["k"]
+    rows_for_k = [r for r in result["break_even"] if r["k"] == best]
+    if rows_for_k:
+        page.line(
+            f"Break-even acceptance length for k={best} (assumed {rows_for_k[0]['assumed_acceptance_length']:.2f}):"
+        )
+        batches = sorted({r["batch"] for r in rows_for_k})
+        cell = {(r["context_tokens"], r["batch"]): f"{r['break_even_acceptance_length']:.2f}" for r in rows_for_k}
+        table = [[f"{c:,}", *(cell.get((c, b), "-") for b in batches)] for c in contexts]
+        page.table(["context tokens", *(f"batch {b}" for b in batches)], table)
+
+
+def _turn(c: Mapping[str, Any]) -> str:
+    def one(batch: int | None) -> str:
+        return f"all {c['limit']}" if batch is None else "never" if batch == 1 else str(batch)
+
+    if c["batch"] == c["low"] == c["high"]:
+        return one(c["batch"])
+    return f"{one(c['batch'])} ({one(c['low'])}..{one(c['high'])})"
+
+
+def _schedule(page: Page, result: Mapping[str, Any]) -> None:
+    page.line()
+    rows = ", ".join(f"k={k} for {first}-{last}" for first, last, k in result["schedule"])
+    page.line(f"Best k by batch at {result['schedule_context_tokens']:,} tokens of context: {rows}.")
+
+
+def _capacity(page: Page, result: Mapping[str, Any]) -> None:
+    page.heading("5. Capacity within the objective")
+    rows = []
+    for c in result["capacity"]:
+        found = "-" if c["load_per_s"] is None else f"{c['load_per_s']:.3g}"
+        rows.append([c["policy"], found, number(c["low_per_s"]), number(c["high_per_s"]), c["verdict"]])
+    page.table(["policy", "requests/s", "meets at", "fails at", "search"], rows)
+
+
+def _sensitivity(page: Page, result: Mapping[str, Any]) -> None:
+    page.heading("6. If acceptance were different")
+    rows = []
+    for row in result["sensitivity"]:
+        batch = row["crossover_batch"]
+        rows.append(
+            [
+                f"{row['acceptance_change'] * 100:+.0f} points" if row["acceptance_change"] else "as assumed",
+                f"{row['acceptance_length']:.2f}",
+                f"all {row['batch_limit']}" if batch is None else "never" if batch == 1 else str(batch),
+                spread(row["e2e_speedup_at_own_load"], times),
+                ", ".join(f"{k} to {last}" for _, last, k in row["schedule"]),
+            ]
+        )
+    policy = result["sensitivity"][0]["policy"]
+    page.table([f"{policy}", "length", "turns at batch", "speedup at own load", "best k by batch"], rows)
+
+
+def _config(page: Page, result: Mapping[str, Any]) -> None:
+    config = result["config"]
+    page.heading(f"7. Flags for {config['engine']} {config['engine_version']} ({config['policy']})")
+    page.verbatim(config["command"])
+    for warning in config["warnings"]:
+        page.line(f"- {warning}")

@@ -1,0 +1,106 @@
+"""Small helpers for tables and lines that fit 100 columns."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["WIDTH", "Page", "gigabytes", "milliseconds", "number", "percent", "spread", "times"]
+
+WIDTH = 100
+
+
+class Page:
+    """Collects lines and tables, and gives them back as one string."""
+
+    def __init__(self, *, color: bool = False) -> None:
+        self._out = io.StringIO()
+        self._console = Console(
+            file=self._out,
+            width=WIDTH,
+            force_terminal=color,
+            no_color=not color,
+            color_system="standard" if color else None,
+            highlight=False,
+            emoji=False,
+            markup=False,
+        )
+
+    def heading(self, title: str) -> None:
+        """A section title after an empty line."""
+        self._console.print()
+        self._console.print(Text(title, style="bold"))
+
+    def line(self, text: str = "", *, indent: int = 2) -> None:
+        """A paragraph, wrapped and indented."""
+        self._console.print(Padding(Text(text), (0, 0, 0, indent)))
+
+    def verbatim(self, text: str) -> None:
+        """A line that must be copied as it is, so it is never wrapped."""
+        self._console.print(Text(text), soft_wrap=True)
+
+    def facts(self, facts: Sequence[tuple[str, str]]) -> None:
+        """Name and text in two columns."""
+        table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, text in facts:
+            table.add_row(f"  {name}", Text(text))
+        self._console.print(table)
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
+        """A table whose first `left` columns are aligned left."""
+        table = Table(box=None, padding=(0, 1), pad_edge=True)
+        for i, name in enumerate(columns):
+            table.add_column(name, justify="left" if i < left else "right", no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        self._console.print(table)
+
+    def text(self) -> str:
+        """Everything so far, without trailing blanks."""
+        return "\n".join(line.rstrip() for line in self._out.getvalue().splitlines()).strip("\n") + "\n"
+
+
+def number(value: Any, digits: int = 3) -> str:
+    """`12,345`, `1.23`, or `-` for nothing."""
+    if value is None:
+        return "-"
+    if isinstance(value, int) or abs(value) >= 10**digits:
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}"
+
+
+def milliseconds(value: float | None) -> str:
+    """Seconds as milliseconds, three significant digits."""
+    return "-" if value is None else number(value * 1e3)
+
+
+def percent(value: float | None) -> str:
+    """A fraction as percent."""
+    return "-" if value is None else f"{value:.0%}" if value in (0, 1) or 0.1 <= value <= 0.995 else f"{value:.1%}"
+
+
+def gigabytes(value: float | None) -> str:
+    """Bytes as GB."""
+    return "-" if value is None else f"{value / 1e9:.1f} GB"
+
+
+def times(value: float | None) -> str:
+    """A ratio as `1.60x`."""
+    return "-" if value is None else f"{value:.2f}x"
+
+
+def spread(e: Mapping[str, float | None], show: Any = number) -> str:
+    """`mean +-half` of an interval; only the mean when there is none."""
+    mean, low, high = e.get("mean"), e.get("low"), e.get("high")
+    if mean is None or low is None or high is None:
+        return str(show(mean))
+    half = (high - low) / 2
+    return str(show(mean)) if half <= 0.005 * abs(mean) else f"{show(mean)} ±{show(half)}"
