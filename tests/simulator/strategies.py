@@ -1,0 +1,265 @@
+"""Small worlds to hold the laws against: random ones, one that reaches every mechanism, and how to watch them run.
+
+Models: all that decides a run, as one frozen record, and what each replica did, call by call.
+Leaves out: any opinion on what is right; that belongs to the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from builders import FixedLuck, make_limits, make_pass, make_profile, make_trace
+from hypothesis import strategies as st
+
+from specsim.config import PolicySpec, ReplicaLimits, RouterName
+from specsim.engine import simulator
+from specsim.engine.fast_replica import FastReplica
+from specsim.engine.plain_replica import PlainReplica
+from specsim.latency import StepCost
+from specsim.profiles import LatencyProfile
+from specsim.records import RunResult
+from specsim.traces.model import Trace
+from specsim.workload import Workload
+
+__all__ = ["CROWDED", "POLICIES", "ListedLuck", "Step", "Watch", "World", "pool_of", "queues_of", "run", "worlds"]
+
+Replica = PlainReplica | FastReplica
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything that decides a run, the kind of replica apart."""
+
+    trace: Trace
+    luck: Any = field(default_factory=FixedLuck)
+    limits: ReplicaLimits = field(default_factory=make_limits)
+    policy: PolicySpec = field(default_factory=lambda: PolicySpec("off"))
+    profile: LatencyProfile = field(default_factory=make_profile)
+    replicas: int = 1
+    router: RouterName = "round_robin"
+    concurrency: int | None = None
+    seed: int = 0
+    warmup_share: float = 0.0
+
+
+@dataclass(frozen=True)
+class ListedLuck:
+    """Luck given outright: one sequence of runs a request, by request number; a shorter output takes its beginning."""
+
+    runs: Sequence[Sequence[int]]
+    name: str = "listed"
+    max_spec_tokens: int = 64
+
+    def luck(self, seed: int, first_request_id: int, output_tokens: np.ndarray, tasks: np.ndarray | None) -> Any:
+        rows = [self.runs[first_request_id + n][:length] for n, length in enumerate(output_tokens.tolist())]
+        run = np.array([r for row in rows for r in row], dtype=np.int8)
+        return SimpleNamespace(run=run, proposes=None)
+
+    def expected_length(self, num_spec_tokens: int) -> float:
+        return 1.0 + 0.6 * num_spec_tokens  # what a planner was told, not what comes
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of one replica as seen from outside."""
+
+    replica: int
+    began_s: float
+    seconds: float
+    decode_requests: int
+    draft_tokens: int
+    prefill_tokens: int
+    prefill_rows: int
+    kv_tokens: int
+    next_k: int
+    waiting: tuple[int, ...]
+    """After admission, in order."""
+    running: tuple[int, ...]
+    """After admission, in order."""
+    used_blocks: int
+    finished: tuple[int, ...]
+    ended_s: float
+
+
+class Watch:
+    """What the replicas of a run did, in order. `after` is called behind every call with (call, replica, time)."""
+
+    def __init__(self, after: Callable[[str, Replica, float], None] | None = None) -> None:
+        self.steps: list[Step] = []
+        self.submitted: list[tuple[int, int, float, bool]] = []
+        """(request, replica, time, accepted)."""
+        self.idle: list[tuple[int, float, int]] = []
+        """(replica, time, requests waiting there) whenever a replica had nothing to do."""
+        self.replicas: dict[int, Replica] = {}
+        self.after = after
+        self._pending: dict[int, dict[str, Any]] = {}
+
+    def saw_submit(self, replica: Replica, request: int, now_s: float, accepted: bool) -> None:
+        self.replicas[replica.index] = replica
+        self.submitted.append((request, replica.index, now_s, accepted))
+        self._call("submit", replica, now_s)
+
+    def saw_begin(self, replica: Replica, now_s: float, seconds: float | None) -> None:
+        waiting, running = queues_of(replica)
+        if seconds is None:
+            self.idle.append((replica.index, now_s, len(waiting) + len(running)))
+        else:
+            work = replica.work if isinstance(replica, PlainReplica) else replica._work
+            self._pending[replica.index] = {
+                "replica": replica.index, "began_s": now_s, "seconds": seconds,
+                "decode_requests": work.decode_requests, "draft_tokens": work.draft_tokens,
+                "prefill_tokens": work.prefill_tokens, "prefill_rows": work.prefill_rows,
+                "kv_tokens": work.kv_tokens, "next_k": work.next_num_spec_tokens,
+                "waiting": tuple(waiting), "running": tuple(running), "used_blocks": pool_of(replica).used,
+            }  # fmt: skip
+        self._call("begin", replica, now_s)
+
+    def saw_end(self, replica: Replica, now_s: float, finished: list[int]) -> None:
+        seen = self._pending.pop(replica.index)
+        self.steps.append(Step(**seen, finished=tuple(finished), ended_s=now_s))
+        self._call("end", replica, now_s)
+
+    def _call(self, call: str, replica: Replica, now_s: float) -> None:
+        if self.after is not None:
+            self.after(call, replica, now_s)
+
+
+def queues_of(replica: Replica) -> tuple[list[int], list[int]]:
+    """Requests that (wait, run) on a replica, each in order."""
+    if isinstance(replica, PlainReplica):
+        scheduler = replica.scheduler
+        return [r.request_id for r in scheduler.waiting], [r.request_id for r in scheduler.running]
+    return list(replica._waiting), list(replica._running)
+
+
+def pool_of(replica: Replica) -> Any:
+    """The block pool of a replica."""
+    return replica.scheduler.kv.pool if isinstance(replica, PlainReplica) else replica._kv.pool
+
+
+def run(world: World, *, plain: bool, watch: Watch | None = None) -> RunResult:
+    """Run a world on one kind of replica, watched if asked."""
+    workload = Workload(world.trace, world.luck, seed=world.seed)
+    with _watched(watch):
+        return simulator.simulate(
+            workload,
+            StepCost(world.profile),
+            limits=world.limits,
+            policy=world.policy,
+            replicas=world.replicas,
+            router=world.router,
+            concurrency=world.concurrency,
+            warmup_share=world.warmup_share,
+            plain=plain,
+        )
+
+
+@contextmanager
+def _watched(watch: Watch | None) -> Iterator[None]:
+    if watch is None:
+        yield
+        return
+    plain, fast = _watching(PlainReplica, watch), _watching(FastReplica, watch)
+    with mock.patch.object(simulator, "PlainReplica", plain), mock.patch.object(simulator, "FastReplica", fast):
+        yield
+
+
+def _watching(kind: Any, watch: Watch) -> Any:
+    class Watched(kind):
+        def submit(self, request: int, now_s: float) -> bool:
+            accepted = super().submit(request, now_s)
+            watch.saw_submit(self, request, now_s, accepted)  # type: ignore[arg-type]
+            return accepted
+
+        def begin_step(self, now_s: float) -> float | None:
+            seconds = super().begin_step(now_s)
+            watch.saw_begin(self, now_s, seconds)  # type: ignore[arg-type]
+            return seconds
+
+        def end_step(self, now_s: float) -> list[int]:
+            finished = super().end_step(now_s)
+            watch.saw_end(self, now_s, finished)  # type: ignore[arg-type]
+            return finished
+
+    return Watched
+
+
+POLICIES = st.sampled_from(
+    [
+        PolicySpec("off"),
+        PolicySpec("static", 0),
+        PolicySpec("static", 1),
+        PolicySpec("static", 4),
+        PolicySpec("schedule", 5, table=((1, 2, 5), (3, 4, 2), (6, 9, 0))),
+        PolicySpec("off_above", 3, batch_limit=2),
+        PolicySpec("goodput", 4),
+    ]
+)
+
+
+@st.composite
+def worlds(draw: st.DrawFn, *, replicas: Sequence[int] = (1, 1, 2), closed: bool = True) -> World:
+    """Up to 14 requests, some refused; limits that bind in one way or another; arrivals that leave gaps."""
+    n = draw(st.integers(1, 14))
+    gaps = draw(st.lists(st.sampled_from([0.0, 0.0009765625, 0.015625, 0.5]), min_size=n, max_size=n))
+    prompts = draw(st.lists(st.integers(1, 70), min_size=n, max_size=n))
+    outputs = draw(st.lists(st.integers(1, 30), min_size=n, max_size=n))
+    block = draw(st.sampled_from([1, 4, 16]))
+    hash_block = draw(st.sampled_from([None, 8, 16]))
+    hashes = None
+    if hash_block is not None:
+        hashes = [[1000 * draw(st.integers(0, 2)) + b for b in range(-(-p // hash_block))] for p in prompts]
+    spec_room = 2 * 5 + 4
+    need = max(-(-(p + o + spec_room) // block) for p, o in zip(prompts, outputs, strict=True))
+    # Below `need` the longest request may not fit at all.
+    blocks = max(1, need + draw(st.integers(-8, 60)) // block) if draw(st.booleans()) else 10_000
+    return World(
+        trace=make_trace(
+            arrival_s=np.cumsum(gaps).tolist(),
+            prompt_tokens=prompts,
+            output_tokens=outputs,
+            hashes=hashes,
+            hash_block_tokens=hash_block,
+        ),
+        luck=FixedLuck(max_run=draw(st.integers(0, 5)), proposal_rate=draw(st.sampled_from([1.0, 0.4]))),
+        limits=make_limits(
+            num_kv_blocks=blocks,
+            block_size_tokens=block,
+            max_num_seqs=draw(st.sampled_from([1, 3, 8, 64])),
+            max_num_batched_tokens=draw(st.sampled_from([7, 16, 40, 2048])),
+            max_model_len=draw(st.sampled_from([60, 90, 4096])),
+            fixed_blocks_per_request=draw(st.sampled_from([0, 0, 2])),
+            lookahead_drafts=draw(st.booleans()),
+        ),
+        policy=draw(POLICIES),
+        profile=make_profile(loaded_host_s=draw(st.sampled_from([0.0, 1e-4]))),
+        replicas=draw(st.sampled_from(list(replicas))),
+        router=draw(st.sampled_from(["round_robin", "least_outstanding"])),
+        concurrency=draw(st.sampled_from([None, None, 1, 5])) if closed else None,
+        seed=draw(st.integers(0, 5)),
+    )
+
+
+CROWDED = World(
+    trace=make_trace(
+        arrival_s=[0.0] * 9 + [0.001, 0.02, 0.02, 100.0, 100.0],
+        prompt_tokens=[64] * 11 + [300, 64, 64],
+        output_tokens=[30] * 14,
+        hashes=[[7, 8, 9, 10]] * 10 + [[1, 2, 3, 4], list(range(20, 39)), [7, 8, 9, 10], [1, 2, 3, 5]],
+        hash_block_tokens=16,
+    ),
+    limits=make_limits(
+        num_kv_blocks=44, block_size_tokens=4, max_num_seqs=8, max_num_batched_tokens=13, max_model_len=110
+    ),
+    policy=PolicySpec("schedule", 5, table=((1, 2, 5), (3, 9, 4))),
+    profile=make_profile(target=make_pass(windowed_kv_token_s=1e-8, window_tokens=20)),
+    replicas=2,
+    seed=1,
+)
+"""Two replicas with preemption, prefix hits, a refused request, a cut budget, two values of k and an idle gap."""
