@@ -55,7 +55,7 @@ class Factors:
     attention_compute: float = 0.50
     activation_bytes: float = 20.0
     """Bytes moved per hidden value, token and layer outside of matrix products."""
-    sampling_bytes: float = 20.0
+    sampling_bytes: float = 12.0
     """Bytes moved per vocabulary entry and row of logits of the target."""
     draft_sampling_bytes: float = 4.0
     """The same for the drafter, which takes the largest logit."""
@@ -74,8 +74,8 @@ class Factors:
     """Added per pass of an EAGLE-3 head."""
     host_s: float = 1.2e-3
     speculation_host_s: float = 0.25e-3
-    loaded_host_s: float = 0.35e-3
-    loaded_request_s: float = 2e-6
+    loaded_host_s: float = 0.30e-3
+    loaded_request_s: float = 1e-6
     lookup_loaded_host_s: float = 0.15e-3
     lookup_request_s: float = 2e-6
     fast_link_latency_s: float = 9e-6
@@ -93,7 +93,7 @@ class Factors:
 
     def compute_efficiency(self, dtype: str) -> float:
         """Share of the dense peak that large products reach in a compute dtype (`bf16`, `fp8`, `int8`, `fp4`)."""
-        return {"bf16": 0.72, "fp8": 0.60, "int8": 0.55, "fp4": 0.50}[dtype]
+        return {"bf16": 0.74, "fp8": 0.60, "int8": 0.55, "fp4": 0.50}[dtype]
 
 
 FACTORS = Factors()
@@ -122,8 +122,8 @@ _SOURCES: Mapping[str, str] = {
     "Qwen3 table none; half of it is charged",
     "draft_pass_fixed_s": f"{_FIT}: 2.135 ms for three EAGLE passes less 1.55 GB read in each",
     "host_s": f"{_FIT}: 1.207 ms per step",
-    "speculation_host_s": "vLLM PR 20780: EAGLE steps at k=2..7 extrapolated to k=0 lie 0.65 ms over plain decoding, "
-    "split with loaded_host_s",
+    "speculation_host_s": "vLLM PR 20780: EAGLE steps at k=2..7 extrapolated to k=0 lie 0.65 ms over plain decoding; "
+    "shared with loaded_host_s",
     "loaded_host_s": "vLLM issue 49548: k=0 with the machinery loaded costs +6.6 % TPOT at concurrency 2; "
     "the 0.65 ms of vLLM PR 20780 leave less",
     "loaded_request_s": "vLLM issue 49548: +21.6 % at concurrency 189 on a 31B model; the published EAGLE rows at "
