@@ -108,7 +108,7 @@ def default_acceptance(method: str, target: str, task: str | None = None) -> tup
 
 def known_tasks() -> tuple[str, ...]:
     """Content classes for which the catalogue may know acceptance."""
-    return tuple(packaged_toml("acceptance.toml")["tasks"])
+    return tuple(_data()["tasks"])
 
 
 def _provenance(entry: _Entry, target: str, task: str | None) -> str:
@@ -124,7 +124,7 @@ def _provenance(entry: _Entry, target: str, task: str | None) -> str:
 def _task(task: str | None) -> str | None:
     if task is None:
         return None
-    index = NameIndex("task", packaged_toml("acceptance.toml")["tasks"])
+    index = NameIndex("task", _data()["tasks"])
     hit = index.get(task)
     if hit is None:
         raise ScenarioError(f"task '{one_line(task)}' is not one of {', '.join(known_tasks())}{index.suggestion(task)}")
@@ -132,8 +132,13 @@ def _task(task: str | None) -> str | None:
 
 
 @cache
+def _data() -> Mapping[str, Any]:
+    return packaged_toml("acceptance.toml")
+
+
+@cache
 def _entries() -> tuple[_Entry, ...]:
-    data = packaged_toml("acceptance.toml")
+    data = _data()
     found = []
     for row in data["acceptance"]:
         place = f"acceptance.toml, {row.get('method')} {row.get('target')} {row.get('task')}"

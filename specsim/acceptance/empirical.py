@@ -14,6 +14,7 @@ import functools
 import gzip
 import itertools
 import json
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,7 @@ def read_measured(path: str | Path, *, drafter: str, task: str | None = None, pr
     try:
         raw = place.read_bytes()
         text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError, gzip.zlib.error) as error:  # type: ignore[attr-defined]
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ProfileError(f"{place}: cannot be read as measured acceptance ({reason})") from error
     for number, line in enumerate(text.splitlines(), start=1):

@@ -1,0 +1,112 @@
+"""Replay of measured requests: the file format, the replay, and changes of acceptance."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specsim.acceptance import read_measured
+from specsim.errors import ProfileError
+
+ROWS = [
+    {"request": 0, "task": "math", "prompt_tokens": 9, "output_tokens": 6, "eagle": [4, 3, 2, 1, 2, 1]},
+    {"request": 1, "task": "chat", "prompt_tokens": 5, "output_tokens": 3, "eagle": [1, 2, 1]},
+]
+
+
+def write(path: Path, rows: list) -> Path:
+    path.write_text(
+        "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows), encoding="utf-8"
+    )
+    return path
+
+
+def test_values_become_runs_and_wrap(tmp_path: Path) -> None:
+    model = read_measured(write(tmp_path / "a.jsonl", ROWS), drafter="eagle", task="math")
+    assert model.max_spec_tokens == 3
+    assert model.luck(0, 0, np.array([8])).run.tolist() == [3, 2, 1, 0, 1, 0, 3, 2]
+    assert model.expected_length(1) == pytest.approx(6 / 3)  # 2 + 2 + 2: the request replayed at k = 1
+    assert model.expected_length(3) == pytest.approx(6 / 2)  # 4 + 2
+
+
+def test_gzip_and_byte_order_mark_read_the_same(tmp_path: Path) -> None:
+    plain = write(tmp_path / "a.jsonl", ROWS)
+    packed = tmp_path / "b.whatever"
+    packed.write_bytes(gzip.compress(b"\xef\xbb\xbf" + plain.read_bytes()))
+    a, b = (read_measured(path, drafter="eagle").luck(3, 0, np.full(20, 9)) for path in (plain, packed))
+    assert np.array_equal(a.run, b.run)
+
+
+def test_requests_are_drawn_by_their_own_id(tmp_path: Path) -> None:
+    model = read_measured(write(tmp_path / "a.jsonl", ROWS), drafter="eagle")
+    whole = model.luck(5, 100, np.full(200, 4))
+    assert np.array_equal(whole.of(150)[0], model.luck(5, 250, np.array([4])).run)
+    starts = whole.run[whole.offsets[:-1]]
+    assert set(starts.tolist()) == {0, 3}  # both measured requests occur
+
+
+def test_change_moves_the_length_the_right_way(tmp_path: Path) -> None:
+    draws = np.random.default_rng(4)
+    rows = [{"eagle": (1 + draws.geometric(0.4, 200).clip(1, 8) - 1).tolist(), "task": "chat"} for _ in range(30)]
+    model = read_measured(write(tmp_path / "a.jsonl", rows), drafter="eagle")
+    worse, better = model.with_change(-0.2), model.with_change(0.1)
+    assert worse.expected_length(3) < model.expected_length(3) < better.expected_length(3)
+    lengths = np.full(200, 300)
+    base, low, high = (m.luck(1, 0, lengths).run.mean() for m in (model, worse, better))
+    assert low < base < high
+    assert model.with_change(-1.0).expected_length(3) == 1.0
+
+
+def test_a_proposal_rate_adds_idle_proposals(tmp_path: Path) -> None:
+    rows = [{"ngram": [1] * 9 + [3], "task": "chat"}]
+    model = read_measured(write(tmp_path / "a.jsonl", rows), drafter="ngram", proposal_rate=0.4)
+    luck = model.luck(2, 0, np.full(500, 100))
+    assert luck.proposes is not None
+    assert luck.proposes[luck.run > 0].all()
+    # 50,000 positions, 45,000 of them drawn: 5 binomial errors are 0.011, a false alarm below 1e-6
+    assert luck.proposes.mean() == pytest.approx(0.4, abs=0.011)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([], "no measured request"),
+        (["{"], "line 1: not a JSON object"),
+        (["[1]"], "line 1: expected an object"),
+        ([ROWS[0], {"task": "math"}], "line 2: no drafter 'eagle'"),
+        ([{"eagles": [1]}], "did you mean 'eagles'"),
+        ([{"eagle": []}], "line 1: 'eagle' must be a list"),
+        ([{"eagle": "111"}], "line 1: 'eagle' must be a list"),
+        ([ROWS[0], {"eagle": [1, 0]}], "line 2: 'eagle' position 1 must be a whole number 1..65"),
+        ([{"eagle": [1.5]}], "got 1.5"),
+        ([{"eagle": [True]}], "got True"),
+        ([{"eagle": [66]}], "got 66"),
+        (['{"eagle": [NaN]}'], "got nan"),
+        (["[" * 100_000], "line 1: not a JSON object"),
+    ],
+)
+def test_bad_files_are_refused_with_the_line(tmp_path: Path, rows: list, words: str) -> None:
+    with pytest.raises(ProfileError) as caught:
+        read_measured(write(tmp_path / "bad.jsonl", rows), drafter="eagle")
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_truncated_and_wrongly_encoded_files(tmp_path: Path) -> None:
+    truncated = tmp_path / "t.gz"
+    truncated.write_bytes(gzip.compress(b'{"eagle": [1, 2]}\n' * 100)[:-9])
+    utf16 = tmp_path / "u.jsonl"
+    utf16.write_bytes('{"eagle": [1]}'.encode("utf-16"))
+    for path in (tmp_path / "none.jsonl", tmp_path, truncated, utf16):
+        with pytest.raises(ProfileError) as caught:
+            read_measured(path, drafter="eagle")
+        assert "\n" not in str(caught.value)
+
+
+def test_unknown_task_lists_those_there(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="task 'code'; tasks there: chat, math"):
+        read_measured(write(tmp_path / "a.jsonl", ROWS), drafter="eagle", task="code")
