@@ -38,20 +38,23 @@ class ColumnBatch:
         self._proposes: np.ndarray | None = None
         self._span_end = 0
         self.count = 0
-        self._n = 0
-        size = 64
         self._ids: list[int] = []
-        self._at = np.zeros(size, dtype=np.int64)  # position in the flat spans
-        self._end = np.zeros(size, dtype=np.int64)  # one past the request's last span
-        self._offset = np.zeros(size, dtype=np.int64)  # cached tokens = at + offset
-        self._room = np.zeros(size, dtype=np.int64)  # flat position up to which blocks reach
-        self._blocks = np.zeros(size, dtype=np.int64)  # blocks taken since it joined
-        self._drafts = np.zeros(size, dtype=np.int64)
+        self._use(np.zeros((6, 64), dtype=np.int64))
         self._kv_tokens = 0
         # the step last peeked
         self._served = 0
         self._cut_drafts: np.ndarray | None = None
         self._grow: np.ndarray | None = None
+
+    def _use(self, columns: np.ndarray) -> None:
+        """Name the rows of the table in which each request has a column."""
+        self._columns = columns
+        self._at = columns[0]  # position in the flat spans
+        self._end = columns[1]  # one past the request's last span
+        self._offset = columns[2]  # cached tokens = at + offset
+        self._room = columns[3]  # flat position up to which blocks reach
+        self._blocks = columns[4]  # blocks taken since it joined
+        self._drafts = columns[5]  # drafts waiting to be verified
 
     def add(self, request: int, emitted: int, next_k: int) -> None:
         prompt, output = self._workload.prompt_tokens[request], self._workload.output_tokens[request]
@@ -163,17 +166,14 @@ class ColumnBatch:
         keep = np.ones(self.count, dtype=bool)
         keep[done] = False
         left = self.count - len(done)
-        for column in (self._at, self._end, self._offset, self._room, self._blocks, self._drafts):
-            column[:left] = column[: self.count][keep]
+        self._columns[:, :left] = self._columns[:, : self.count].compress(keep, axis=1)
         for row in reversed(done.tolist()):
             del self._ids[row]
         self.count = left
 
     def _make_room(self, length: int) -> None:
         if self.count == len(self._at):
-            for name in ("_at", "_end", "_offset", "_room", "_blocks", "_drafts"):
-                column = getattr(self, name)
-                setattr(self, name, np.concatenate((column, np.zeros_like(column))))
+            self._use(np.concatenate((self._columns, np.zeros_like(self._columns)), axis=1))
         if self._span_end + length <= len(self._span):
             return
         n = self.count

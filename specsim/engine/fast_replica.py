@@ -13,6 +13,7 @@ from specsim.config import ReplicaLimits
 from specsim.engine.decode_batch import DecodeBatch, DecodeSetup, Peek
 from specsim.engine.decode_columns import ColumnBatch
 from specsim.engine.decode_ring import RingBatch
+from specsim.engine.decode_uniform import UniformBatch
 from specsim.engine.plain_replica import chunk_pairs, windowed_chunk_pairs
 from specsim.engine.recorder import Recorder
 from specsim.engine.rounds import RoundTable
@@ -55,6 +56,8 @@ class FastReplica:
         self._batch: DecodeBatch
         if policy.constant and never_truncates:
             self._batch = RingBatch(setup, round_table(setup))
+        elif UniformBatch.fits(setup):
+            self._batch = UniformBatch(setup)
         else:
             self._batch = ColumnBatch(setup)
         hashed = workload.trace.hash_block_tokens if limits.enable_prefix_caching else None
