@@ -61,7 +61,7 @@ def test_crowded_reaches_every_mechanism(plain: bool) -> None:
     decoding = [s for s in watch.steps if s.decode_requests > 1]
     assert any(s.draft_tokens % s.decode_requests for s in decoding), "the budget cuts drafts"
     assert any(s.prefill_tokens and s.decode_requests for s in watch.steps), "chunks share steps with decoding"
-    assert {replica for replica, now_s, _ in watch.idle if 1 < now_s < 100} == {0, 1}, "both replicas idle"
+    assert {replica for replica, now_s, _ in watch.idle if 0.1 < now_s < 100} == {0, 1}, "both replicas idle"
     assert result.totals.accepted_tokens > 0
     assert np.nanmax(rows.first_scheduled_s - rows.arrival_s) > 0, "requests wait"
 
@@ -213,8 +213,11 @@ def test_never_idle_while_something_waits(world: World, plain: bool) -> None:
             assert steps[0].began_s == rows.arrival_s[mine].min()
 
 
+FULL_MEMORY = replace(CROWDED, limits=replace(CROWDED.limits, max_num_batched_tokens=256))
+
+
 @settings(max_examples=60, deadline=None)
-@example(world=CROWDED)
+@example(world=FULL_MEMORY)
 @given(world=worlds())
 def test_whoever_waits_could_not_be_admitted(world: World) -> None:
     def check(call: str, replica: Any, now_s: float) -> None:
@@ -238,7 +241,7 @@ def test_whoever_waits_could_not_be_admitted(world: World) -> None:
 
     blocked: list[int] = []
     run(world, plain=True, watch=Watch(check))
-    assert world is not CROWDED or blocked, "the guard: memory does block admissions"
+    assert world is not FULL_MEMORY or blocked, "the guard: memory does block admissions"
 
 
 class Unreadable:
