@@ -31,7 +31,7 @@ class _Entry:
     method: str
     target: str
     task: str
-    model: PerPosition
+    figures: Mapping[str, Any]
     lends_to: tuple[str, ...]
     fallback: bool
     source: str
@@ -102,7 +102,7 @@ def default_acceptance(method: str, target: str, task: str | None = None) -> tup
     matching = [[entry for entry in group if wanted in (None, entry.task)] for group in near]
     for group in (*matching, own, kin, [e for e in any_target if wanted in (None, e.task)], any_target):
         if group:
-            return group[0].model, _provenance(group[0], target, wanted)
+            return _model(group[0]), _provenance(group[0], target, wanted)
     raise ScenarioError(f"no published acceptance for method '{method}'; give --acceptance or --acceptance-length")
 
 
@@ -145,21 +145,19 @@ def _entries() -> tuple[_Entry, ...]:
         check_keys(row, _KEYS, place)
         if row["task"] not in data["tasks"] or row["method"] not in METHODS:
             raise CatalogueError(f"{place}: unknown method or task")
-        found.append(
-            _Entry(
-                row["method"],
-                row["target"],
-                row["task"],
-                _model(row, place),
-                tuple(row.get("lends_to", ())),
-                bool(row.get("fallback", False)),
-                row["source"],
-            )
-        )
+        lends_to, fallback = tuple(row.get("lends_to", ())), bool(row.get("fallback", False))
+        found.append(_Entry(row["method"], row["target"], row["task"], row, lends_to, fallback, row["source"]))
     return tuple(found)
 
 
-def _model(row: Mapping[str, Any], place: str) -> PerPosition:
+def _model(entry: _Entry) -> PerPosition:
+    return _build(entry.method, entry.target, entry.task)
+
+
+@cache
+def _build(method: str, target: str, task: str) -> PerPosition:
+    """The model of one entry; solving for the spread takes some tens of ms, so only what is asked for is built."""
+    row = next(e.figures for e in _entries() if (e.method, e.target, e.task) == (method, target, task))
     rate = float(row.get("proposal_rate", 1.0))
     if "lengths" in row:
         vector = conditionals_from_lengths(row["lengths"], proposal_rate=rate)
@@ -172,7 +170,9 @@ def _model(row: Mapping[str, Any], place: str) -> PerPosition:
     elif "alpha" in row:
         vector = (row["alpha"],)
     else:
-        raise CatalogueError(f"{place}: no figures; give lengths, lengths_at, marginals, conditional or alpha")
-    name = f"{row['method']} {row['target']} {row['task']}"
-    model = PerPosition(vector, proposal_rate=rate, name=name)
+        raise CatalogueError(
+            f"acceptance.toml, {method} {target} {task}: no figures; give lengths, lengths_at, marginals, conditional "
+            f"or alpha"
+        )
+    model = PerPosition(vector, proposal_rate=rate, name=f"{method} {target} {task}")
     return model.with_spread(row["spread"], row["spread_k"]) if row.get("spread") else model
