@@ -115,6 +115,7 @@ _SOURCES: Mapping[str, str] = {
     "draft_knee": f"{_FIT}: 8.4e-7 s a draft token, far below its compute, so most of it hides behind the weights",
     "draft_sampling_bytes": "greedy drafts: logits written and read once",
     "layer_fixed_s": "about ten graph-launched kernels a layer at 2 us",
+    "pass_fixed_s": "assumed: input preparation and graph launch",
     "quantised_layer_s": "published fp8 baselines (SGLang, Qwen3-8B on H100, 5.65 ms at 4; Gemma-4-31B on H100 NVL, "
     "14.4 ms at 2) lie about that far above their weights",
     "mla_layer_s": "assumed: more and smaller kernels; single streams of DeepSeek-V3 stay well below its roofline",
@@ -130,11 +131,16 @@ _SOURCES: Mapping[str, str] = {
     "batch 128 (arXiv 2601.11580) leave room for far less, so a compromise",
     "lookup_loaded_host_s": "assumed: n-gram rows of arXiv 2601.11580 at batch 1 show between 0 and 0.7 ms a step",
     "lookup_request_s": "assumed: compiled n-gram match on the CPU over a few hundred tokens",
-    "link_latency": "one-shot all-reduce of small messages: about 9 us over NVLink, 25 over PCIe; 35 between servers",
-    "link_bandwidth": "assumed shares of the datasheet: 0.7 NVLink, xGMI, 0.6 PCIe; 400 Gbit/s a GPU between servers",
+    "fast_link_latency_s": "assumed: one-shot all-reduce of a small message over NVLink or xGMI",
+    "slow_link_latency_s": "assumed: the same over PCIe",
+    "between_servers_latency_s": "assumed: the same over a server network",
+    "fast_link_bytes_per_s": "lies between PCIe 5 (64 GB/s) and the slowest NVLink of the catalogue (300 GB/s)",
+    "between_servers_bytes_per_s": "400 Gbit/s a GPU",
+    "fast_link_bandwidth": "assumed share of the datasheet for large all-reduces",
+    "slow_link_bandwidth": "assumed share of the datasheet for large all-reduces",
     "mixed_layer_s": "assumed: attention launched outside the graph",
     "uncaptured_layer_s": "assumed: launches partly hidden behind long kernels",
-    "verify_unsplit_requests": "flash-attention issues 176 and 190: FlashAttention 2 does not split the cache for more "
+    "unsplit_blocks": "flash-attention issues 176 and 190: FlashAttention 2 does not split the cache for more "
     "than one query, 7-23x at 31K on one request; 108 thread blocks fill the GPU",
     "relative_error": "largest deviations from published baselines that were not used for fitting",
 }

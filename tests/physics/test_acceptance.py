@@ -16,6 +16,7 @@ from specsim.acceptance.spread import length_spread
 from specsim.closed_forms import expected_tokens_per_round
 from specsim.errors import ProfileError
 
+GOLDEN = [0, 4, 3, 2, 1, 0, 0, 0, 5, 4, 3, 2, 4, 3, 2, 1, 0, 4, 3, 2, 1, 0, 0, 1]
 VECTOR = (0.7, 0.6, 0.65)
 MODELS = {
     "constant": Constant(0.7),
@@ -95,6 +96,11 @@ def test_luck_depends_on_seed_and_own_id_only(name: str) -> None:
     other_seed = model.luck(8, 10, lengths, tasks)
     assert not np.array_equal(whole.run, other_seed.run)
     assert whole.run.dtype == np.int8 and whole.run.max() <= model.max_spec_tokens
+
+
+def test_luck_of_a_seed_never_changes() -> None:
+    """Stored results name their seed only: a change here needs a new code version in the run cache."""
+    assert deal(Constant(0.7), 2, 12, seed=42).run.tolist() == GOLDEN
 
 
 def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:

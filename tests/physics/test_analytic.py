@@ -9,6 +9,7 @@ import pytest
 from scenarios.hardware import gpu, load_gpus
 from scenarios.models import default_drafter, load_models, model
 from specsim.analytic import analytic_profile, divides, kv_values_per_rank
+from specsim.efficiency import Factors, factor_sources
 from specsim.errors import CatalogueError, InputError, ProfileError
 from specsim.latency import StepCost, StepWork
 from specsim.profiles import LatencyProfile
@@ -65,6 +66,11 @@ def test_kind_band_and_sources_are_stated() -> None:
     assert profile.covers["gpu"] == "H100 SXM" and profile.covers["draft"] == "eagle-llama-3.1-8b"
     assert {"weight_bandwidth", "compute", "host_s", "gpu", "target"} <= set(profile.sources)
     assert LatencyProfile.from_dict(profile.to_dict()) == profile
+
+
+def test_every_factor_has_a_source() -> None:
+    named = {f.name for f in dataclasses.fields(Factors)}
+    assert named | {"compute"} == set(factor_sources())
 
 
 def test_memory_and_compute_bounds_by_hand() -> None:

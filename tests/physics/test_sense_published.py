@@ -79,7 +79,7 @@ def test_a_tree_turns_early_and_a_chain_late() -> None:
 
 
 def test_published_absolute_times_within_the_stated_band() -> None:
-    # TPOT of plain decoding, ms: vLLM PR 20780 (bf16, batch 1) and V49548 (Gemma-class 27B fp8 is the nearest shape)
+    # TPOT of plain decoding, ms: vLLM PR 20780, bf16, batch 1
     assert cost("none").decode_step_s(1, 300) * 1e3 == pytest.approx(7.07, rel=0.25)
     # EAGLE step times, ms: acceptance length x TPOT of vLLM PR 20780, k = 2..7, MT-Bench, batch 1
     for k, step_ms in zip(range(2, 8), (9.18, 9.82, 10.7, 11.45, 12.1, 12.84), strict=True):
