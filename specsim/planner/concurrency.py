@@ -1,0 +1,311 @@
+"""Speculation off and on at fixed concurrency and lengths: the experiment behind published speed-up tables.
+
+Models: a closed loop that is in its steady state from the start: the first wave of requests stands at random places of
+its outputs, so that requests neither run in lockstep nor end together; both sides meet the same requests with the same
+luck; throughput and TPOT are taken between a warm-up and the moment when requests run out.
+Leaves out: arrivals, and so queueing (`specsim plan`); shared prefixes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from specsim.config import PolicySpec, ReplicaLimits
+from specsim.engine.simulator import simulate
+from specsim.errors import ScenarioError
+from specsim.latency import StepCost
+from specsim.metrics import summarise
+from specsim.planner.question import Question
+from specsim.planner.surface import batch_limit, batches_up_to
+from specsim.records import RunResult
+from specsim.rng import Purpose, stream
+from specsim.scheduler import never_fits
+from specsim.stats import Estimate, estimate, paired_ratio
+from specsim.traces.model import Trace, TraceMeta
+from specsim.traces.synth import LengthSpec
+from specsim.tree_cost import TreeCost, tree_limits
+from specsim.workload import Workload
+
+__all__ = ["CrossoverSettings", "Point", "Turn", "find_turns", "requests_needed", "run_point", "steady_trace",
+           "surface_batch"]  # fmt: skip
+
+_POOL = 4096
+"""Drawn pairs of lengths from which the first wave is picked."""
+_ALMOST_ALL = 0.97
+"""Running batch over concurrency below which the rest is said to queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrossoverSettings:
+    """What is simulated."""
+
+    concurrency: tuple[int, ...]
+    prompt: LengthSpec
+    output: LengthSpec
+    num_spec_tokens: int
+    """Drafts of a chain, or the depth of a tree."""
+    tree_nodes: int | None = None
+    """Drafts verified a round when they form a tree; None: a chain."""
+    seeds: int = 5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.concurrency:
+            raise ScenarioError("concurrency is empty; give at least one number of requests in flight, e.g. 1,16,64")
+        for c in self.concurrency:
+            if isinstance(c, bool) or not isinstance(c, int) or not 1 <= c <= 65536:
+                raise ScenarioError(f"concurrency must be whole numbers in 1..65536, got {c!r}")
+        if self.num_spec_tokens < 1:
+            raise ScenarioError(f"k must be a whole number >= 1, got {self.num_spec_tokens!r}; off is always compared")
+        if self.tree_nodes is not None and self.tree_nodes < self.num_spec_tokens:
+            raise ScenarioError(
+                f"tree nodes {self.tree_nodes!r} are fewer than the depth k={self.num_spec_tokens}; give all drafts "
+                f"that are verified in a round"
+            )
+        if not 3 <= self.seeds <= 1000:
+            raise ScenarioError(f"seeds must be 3..1000, since fewer pairs give no interval, got {self.seeds!r}")
+        if self.seed < 0:
+            raise ScenarioError(f"seed must be >= 0, got {self.seed!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One concurrency, all seeds."""
+
+    concurrency: int
+    throughput_off: Estimate
+    """Output tokens per second, speculation off."""
+    throughput_on: Estimate
+    tpot_off_s: Estimate
+    tpot_on_s: Estimate
+    speedup: Estimate
+    """Throughput on over off, paired by seed."""
+    tpot_speedup: Estimate
+    """TPOT off over on."""
+    running_off: float
+    """Mean requests per step; below `concurrency` the rest waits for slots or cache."""
+    running_on: float
+    tokens_per_round: float
+    """Tokens a request gets a round with speculation on, rounds without a proposal included."""
+    preemptions: int
+    refused: int
+
+    @property
+    def verdict(self) -> str:
+        """`faster`, `slower` or `tie` of speculation on against off."""
+        return {"higher": "faster", "lower": "slower"}.get(self.speedup.compared_to(1.0), "tie")
+
+    @property
+    def queued(self) -> bool:
+        """Whether some of the requests in flight could not run at once."""
+        return min(self.running_off, self.running_on) < _ALMOST_ALL * self.concurrency
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A place where the sign of the gain turns, between two simulated concurrencies."""
+
+    concurrency: float
+    """Interpolated on logarithmic scales."""
+    low: int | None
+    """Largest concurrency before it at which the sides differ beyond the interval."""
+    high: int | None
+    """Smallest one after it."""
+    stops: bool
+    """True: speculation stops paying here; False: it begins to."""
+
+
+def requests_needed(concurrency: int, output_tokens: float) -> int:
+    """Requests of a steady run: warm-up, at least three waves (fewer when outputs are long) and the wave left over."""
+    measured = max(3 * concurrency, 16, min(96, math.ceil(40_000 / output_tokens)))
+    return warmup_requests(concurrency) + measured + concurrency
+
+
+def warmup_requests(concurrency: int) -> int:
+    """Completions before the measurement: the first wave, and half a wave more."""
+    return math.ceil(1.5 * concurrency)
+
+
+def steady_trace(prompt: LengthSpec, output: LengthSpec, concurrency: int, requests: int, seed: int) -> Trace:
+    """Requests for a closed loop that starts in its steady state.
+
+    The first `concurrency` ones are midway: in a loop that has run for long, the outputs in flight are longer than the
+    mean (picked in proportion to their length) and each stands anywhere in its output with the same chance. What it has
+    emitted already counts as prompt, so that contexts are right too. The rest are whole.
+    """
+    rng = stream(seed, Purpose.LENGTHS)
+    prompts = prompt.draw(requests, rng).astype(np.int64)
+    outputs = output.draw(requests, rng).astype(np.int64)
+    first = min(concurrency, requests)
+    pool_prompts, pool_outputs = prompt.draw(_POOL, rng), output.draw(_POOL, rng).astype(np.int64)
+    picked = rng.choice(_POOL, size=first, p=pool_outputs / pool_outputs.sum())
+    places = rng.permutation((np.arange(first) + rng.random(first)) / first)
+    left = np.clip(np.ceil(pool_outputs[picked] * places), 1, pool_outputs[picked]).astype(np.int64)
+    prompts[:first] = pool_prompts[picked] + pool_outputs[picked] - left
+    outputs[:first] = left
+    said = f"closed loop of {concurrency}: prompt {prompt}, output {output} tokens"
+    return Trace(
+        arrival_s=np.zeros(requests),
+        prompt_tokens=prompts.astype(np.int32),
+        output_tokens=outputs.astype(np.int32),
+        meta=TraceMeta(
+            source=f"synthetic: {said}",
+            format="synthetic",
+            time_unit="s (closed loop)",
+            sha256=hashlib.sha256(f"{said} {requests} {seed}".encode()).hexdigest(),
+            rows_read=requests,
+            rows_kept=requests,
+            notes=(f"{said}; the first {first} requests start midway, so that the loop is in its steady state",),
+        ),
+    )
+
+
+def run_point(question: Question, settings: CrossoverSettings, concurrency: int) -> Point:
+    """Simulate one concurrency off and on, `settings.seeds` times.
+
+    Raises:
+        ScenarioError: when no request of these lengths fits.
+        CapacityError: when a tree does not fit the token budget.
+    """
+    k = settings.num_spec_tokens
+    on_cost, on_limits = speculating_side(question, settings, concurrency)
+    sides = (
+        (PolicySpec("off"), question.off.cost, question.off.limits),
+        (PolicySpec("static", k), on_cost, on_limits),
+    )
+    count = requests_needed(concurrency, settings.output.mean)
+    rows: list[list[tuple[float, ...]]] = [[], []]
+    refused = 0
+    for seed in range(settings.seed, settings.seed + settings.seeds):
+        trace, lost = _fitting(
+            steady_trace(settings.prompt, settings.output, concurrency, count, seed), question, on_limits, k
+        )
+        refused += lost
+        workload = Workload(trace, question.acceptance, seed=seed)
+        for side, (policy, cost, limits) in zip(rows, sides, strict=True):
+            result = simulate(
+                workload,
+                cost,
+                limits=limits,
+                policy=policy,
+                concurrency=concurrency,
+                warmup_share=warmup_requests(concurrency) / count,
+            )
+            side.append(_figures(result, concurrency))
+    (rate_off, tpot_off, batch_off, _, lost_off), (rate_on, tpot_on, batch_on, length, lost_on) = (
+        list(zip(*side, strict=True)) for side in rows
+    )
+    return Point(
+        concurrency=concurrency,
+        throughput_off=estimate(rate_off),
+        throughput_on=estimate(rate_on),
+        tpot_off_s=estimate(tpot_off),
+        tpot_on_s=estimate(tpot_on),
+        speedup=paired_ratio(rate_on, rate_off),
+        tpot_speedup=paired_ratio(tpot_off, tpot_on),
+        running_off=float(np.mean(batch_off)),
+        running_on=float(np.mean(batch_on)),
+        tokens_per_round=estimate(length).mean,
+        preemptions=int(sum(lost_off) + sum(lost_on)),
+        refused=refused,
+    )
+
+
+def speculating_side(
+    question: Question, settings: CrossoverSettings, concurrency: int
+) -> tuple[StepCost, ReplicaLimits]:
+    """Costs and limits with speculation: the question's own, or those of a tree."""
+    side, nodes, depth = question.on, settings.tree_nodes, settings.num_spec_tokens
+    if nodes is None:
+        return side.cost, side.limits
+    return (
+        TreeCost(side.profile, num_nodes=nodes, depth=depth),
+        tree_limits(side.limits, num_nodes=nodes, depth=depth, in_flight=concurrency),
+    )
+
+
+def _fitting(trace: Trace, question: Question, on_limits: ReplicaLimits, k: int) -> tuple[Trace, int]:
+    """The requests that both sides can serve, and how many they cannot."""
+    pairs = zip(trace.prompt_tokens.tolist(), trace.output_tokens.tolist(), strict=True)
+    good = [not (never_fits(p, o, question.off.limits, 0) or never_fits(p, o, on_limits, k)) for p, o in pairs]
+    kept = np.flatnonzero(good)
+    if not len(kept):
+        room = on_limits.num_kv_blocks * on_limits.block_size_tokens
+        raise ScenarioError(
+            f"requests of {trace.prompt_tokens[-1]} prompt and {trace.output_tokens[-1]} output tokens do not fit: "
+            f"the longest sequence served is {on_limits.max_model_len} tokens, the cache holds {room}; lower --isl or "
+            f"--osl"
+        )
+    if len(kept) == len(trace):
+        return trace, 0
+    kept_columns = {name: getattr(trace, name)[kept] for name in ("arrival_s", "prompt_tokens", "output_tokens")}
+    return replace(trace, **kept_columns), len(trace) - len(kept)
+
+
+def _figures(result: RunResult, concurrency: int) -> tuple[float, ...]:
+    """(output tokens/s, mean TPOT in s, running batch, tokens a round, preemptions) of the measured stretch.
+
+    TPOT is over the whole requests that finish in it, so that those that drain at the end do not count.
+    """
+    metrics, rows = summarise(result), result.requests
+    done = (rows.finish_s >= result.measure_from_s) & (rows.finish_s <= result.measure_until_s)
+    done[:concurrency] = False
+    done &= rows.output_tokens >= 2
+    tpot = (rows.finish_s[done] - rows.first_token_s[done]) / (rows.output_tokens[done] - 1)
+    return (
+        metrics.output_tokens_per_s,
+        float(tpot.mean()) if len(tpot) else math.nan,
+        metrics.running_batch,
+        metrics.tokens_per_round,
+        metrics.preemptions,
+    )
+
+
+def find_turns(points: Sequence[Point]) -> list[Turn]:
+    """Where the mean speed-up crosses 1 between neighbouring points, each with the bracket that could not be separated.
+
+    `points` in order of concurrency. Interpolated linearly in the logarithms of both.
+    """
+    turns = []
+    points = [point for point in points if math.isfinite(point.speedup.mean)]
+    for n, (a, b) in enumerate(itertools.pairwise(points)):
+        here, there = math.log(a.speedup.mean), math.log(b.speedup.mean)
+        if (here > 0) == (there > 0):
+            continue
+        share = here / (here - there)
+        at = math.exp(math.log(a.concurrency) + share * (math.log(b.concurrency) - math.log(a.concurrency)))
+        stops = here > 0
+        before, after = ("faster", "slower") if stops else ("slower", "faster")
+        turns.append(
+            Turn(
+                concurrency=at,
+                low=next((p.concurrency for p in reversed(points[: n + 1]) if p.verdict == before), None),
+                high=next((p.concurrency for p in points[n + 1 :] if p.verdict == after), None),
+                stops=stops,
+            )
+        )
+    return turns
+
+
+def surface_batch(question: Question, settings: CrossoverSettings) -> int | None:
+    """First batch from which on speculation does not pay at the mean context, by step times alone.
+
+    None: it pays at every batch that fits. Prefill is left out, so it differs a little from the simulation.
+    """
+    k, context = settings.num_spec_tokens, settings.prompt.mean + settings.output.mean / 2
+    cost, limits = speculating_side(question, settings, question.on.limits.max_num_seqs)
+    length, mean = question.acceptance.expected_length(k), k * question.drafts_share
+    batches = batches_up_to(min(batch_limit(question, context), limits.max_num_seqs))
+    pays = [
+        length * question.off.cost.decode_step_s(b, context)
+        > cost.decode_step_s(b, context, k, drafts_per_request=mean)
+        for b in batches
+    ]
+    last = max((n for n, gain in enumerate(pays) if gain), default=-1)
+    return None if last == len(batches) - 1 else batches[last + 1]
