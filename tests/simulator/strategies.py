@@ -54,6 +54,7 @@ class ListedLuck:
 
     runs: Sequence[Sequence[int]]
     name: str = "listed"
+    proposal_rate: float = 1.0
     max_spec_tokens: int = 64
 
     def luck(self, seed: int, first_request_id: int, output_tokens: np.ndarray, tasks: np.ndarray | None) -> Any:
