@@ -147,6 +147,14 @@ def assemble(
     if not unit.certain:
         warnings.append(f"the unit of time is a guess: {unit}; --time-unit overrules it")
     rows_kept = len(seconds)
+    span = float(np.ptp(seconds))
+    if rows_kept >= 10 and span == 0:
+        raise TraceError(
+            f"{sink.source}: all {rows_kept:,} requests arrive at the same time, so the column {column} is no arrival"
+            " time; name another with --column arrival=NAME, or draw arrivals with --arrivals poisson:RATE"
+        )
+    if rows_kept >= 10 and (rows_kept - 1) / span > 10_000 and options.arrivals is None:
+        warnings.append(f"{(rows_kept - 1) / span:,.0f} requests/s: is --time-unit {options.time_unit} right?")
     order: np.ndarray | None = None if keep is None else np.flatnonzero(keep)
     backward = int((np.diff(seconds) < 0).sum())
     if backward:
@@ -211,7 +219,7 @@ def refuse_empty(sink: RowSink) -> None:
     if len(sink.prompts):
         return
     if not sink.dropped:
-        raise TraceError(f"{sink.source}: no data rows, only a header: nothing to plan for")
+        raise TraceError(f"{sink.source}: no data rows: nothing to plan for")
     reasons = sorted(sink.dropped.items(), key=lambda item: -item[1])
     listed = "; ".join(f"{count:,} {reason} ({sink.examples[reason]})" for reason, count in reasons[:4])
     way_out = ""

@@ -16,7 +16,9 @@ from specsim.errors import TraceError
 from specsim.traces.options import TIME_UNITS
 from specsim.traces.values import TICKS_PER_S, DateReader, RowProblem, read_number, show
 
-__all__ = ["Clock", "Unit", "choose_unit", "epoch_unit", "suffix_unit"]
+OTHER_KIND = "time of another kind than the rows before"
+"""Drop reason of a date in a column of numbers, or the other way round."""
+__all__ = ["OTHER_KIND", "Clock", "Unit", "choose_unit", "epoch_unit", "suffix_unit"]
 
 _YEAR_S = 365.25 * 86400
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -24,6 +26,8 @@ _DOTNET_TICKS = (6.2e17, 6.6e17)
 _EPOCH_CLASSES = (("s", 1e9), ("ms", 1e12), ("us", 1e15), ("ns", 1e18))
 _EPOCH_FACTOR = 4.1
 """From 2001 to 2099 an epoch number lies between 1 and 4.1 of these."""
+_LATEST = 1e19
+"""Beyond the year 2286 in nanoseconds."""
 _TIGHT = 0.25
 _FASTEST_PER_S = 10_000.0
 _SLOWEST_PER_S = 0.005
@@ -41,6 +45,13 @@ class Unit:
 
     def __str__(self) -> str:
         return f"{self.name} ({self.reason})"
+
+
+def _check_range(value: float) -> None:
+    if value < 0:
+        raise RowProblem("time negative", show(value))
+    if value > _LATEST:
+        raise RowProblem("time out of range", show(value))
 
 
 class Clock:
@@ -62,10 +73,11 @@ class Clock:
         if self.kind == "number":
             if type(value) is not int and type(value) is not float:
                 if type(value) is str and self._is_date(value):
-                    raise RowProblem("time of another kind than the rows before", show(value))
+                    raise RowProblem(OTHER_KIND, show(value))
                 value = read_number(value, "time")
             elif value != value or value in (float("inf"), float("-inf")):
                 raise RowProblem("time not finite", show(value))
+            _check_range(value)
             return float(value - self.base)
         if self.kind == "date":
             if type(value) is str:
@@ -73,9 +85,7 @@ class Clock:
                     return float(self.dates.read(value) - self.base)
                 except RowProblem as problem:
                     self._explain(value, problem)
-            raise RowProblem(
-                "time missing" if value is None else "time of another kind than the rows before", show(value)
-            )
+            raise RowProblem("time missing" if value is None else OTHER_KIND, show(value))
         return self._first(value)
 
     def _is_date(self, text: str) -> bool:
@@ -90,21 +100,19 @@ class Clock:
             read_number(value, "time")
         except RowProblem as second:
             raise (second if second.reason != "time not a number" else problem) from None
-        raise RowProblem("time of another kind than the rows before", show(value))
+        raise RowProblem(OTHER_KIND, show(value))
 
     def _first(self, value: Any) -> float:
-        if type(value) is str:
-            try:
-                self.base = read_number(value, "time")
-                self.kind = "number"
-            except RowProblem as problem:
-                if problem.reason != "time not a number":
-                    raise
-                self.base = self.dates.read(value)
-                self.kind = "date"
-        else:
-            self.base = read_number(value, "time")
-            self.kind = "number"
+        try:
+            number = read_number(value, "time")
+        except RowProblem as problem:
+            if type(value) is not str or problem.reason != "time not a number":
+                raise
+            self.base = self.dates.read(value)
+            self.kind = "date"
+            return 0.0
+        _check_range(number)
+        self.base, self.kind = number, "number"
         return 0.0
 
 

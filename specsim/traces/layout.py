@@ -120,18 +120,20 @@ class Layout:
         names = [compact(name) for name in self.header]
         width = len(names)
         in_header = not self.numbered
+        line = 0
         while True:
             try:
-                fields = next(reader)
+                fields, line = next(reader), reader.line_num
             except StopIteration:
                 return
             except csv.Error as error:
                 if "NUL" in str(error):
-                    yield reader.line_num, BadRecord("unreadable CSV row", "it holds a NUL byte")
+                    line = reader.line_num
+                    yield line, BadRecord("unreadable CSV row", "it holds a NUL byte")
                     continue
                 raise TraceError(
-                    f"{self.source.name}: near line {reader.line_num}: {error}: a quote is probably opened and never"
-                    " closed; fix the file, then read it again"
+                    f"{self.source.name}: line {line + 1}: {error}: a quote is probably opened and never closed;"
+                    " fix that line, then read the file again"
                 ) from None
             if in_header:
                 if fields:
@@ -139,12 +141,12 @@ class Layout:
                 continue
             if len(fields) != width:
                 if not fields or (len(fields) == 1 and not fields[0].strip()):
-                    yield reader.line_num, BadRecord("blank line", bad=False)
+                    yield line, BadRecord("blank line", bad=False)
                 else:
                     detail = f"{len(fields)} columns where the header has {width}"
-                    yield reader.line_num, BadRecord("wrong number of columns", detail)
+                    yield line, BadRecord("wrong number of columns", detail)
                 continue
-            yield reader.line_num, dict(zip(names, fields, strict=True))
+            yield line, dict(zip(names, fields, strict=True))
 
     def _jsonl(self, lines: Iterator[bytes]) -> Iterator[tuple[int, Row | BadRecord]]:
         names, number, loads = self._names, 0, json.loads

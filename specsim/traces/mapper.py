@@ -12,6 +12,7 @@ from specsim.traces.values import RowProblem, read_count, read_number, show
 
 __all__ = ["RowMapper"]
 
+_LONGEST_SESSION_S = 1e8
 _Keys = tuple[tuple[str, tuple[str, ...]], ...]
 
 
@@ -151,22 +152,26 @@ class RowMapper:
         size = _get(row, sizes) if sizes else None
         if size is not None and self.options.bytes_per_token:
             self._estimated = True
-            return max(1, round(read_count(size, f"{what} bytes") / self.options.bytes_per_token[side]))
+            return self._estimate(read_count(size, f"{what} bytes"), self.options.bytes_per_token[side], what)
         text = _get(row, self._texts[side]) if self._texts[side] else None
         if side == 1 and self.options.default_output_tokens is not None and text is None:
             self.default_rows += 1
             return self.options.default_output_tokens
         if text is not None:
-            chars = text if type(text) is int else text_chars(text)
+            chars = read_count(text, what) if type(text) is int else text_chars(text)
             if chars is None:
                 raise RowProblem(f"{what} missing", f"text is {show(text)}")
             if self.options.chars_per_token:
                 self._estimated = True
-                return max(1, round(chars / self.options.chars_per_token[side])) if chars else 0
+                return self._estimate(chars, self.options.chars_per_token[side], what)
             raise RowProblem(f"{what} missing, only text (--chars-per-token estimates them)")
         if size is not None:
             raise RowProblem(f"{what} missing, only bytes (--bytes-per-token estimates them)")
         raise RowProblem(f"{what} missing" + (" (--default-output sets them)" if side else ""))
+
+    @staticmethod
+    def _estimate(size: int, per_token: float, what: str) -> int:
+        return read_count(max(1, round(size / per_token)), what) if size > 0 else 0
 
     def _time(self, row: Row, session: Any) -> tuple[float, bool]:
         """(relative time, whether it counts from the start of its session)."""
@@ -174,7 +179,10 @@ class RowMapper:
         if self.form.times == "session":
             if self.options.session_rate_per_s is None:
                 raise RowProblem("time relative to a session without a start (--session-rate draws starts)")
-            return float(read_number(value, "time")), True
+            offset_s = float(read_number(value, "time"))
+            if not 0 <= offset_s <= _LONGEST_SESSION_S:
+                raise RowProblem("time outside its session", show(value))
+            return offset_s, True
         if value is None and self._end:
             return self._from_end(row), False
         if self.form.mooncake_time or self.form.name == "specsim":
@@ -186,8 +194,8 @@ class RowMapper:
         clock = self.sink.clock
         end = clock.read(_get(row, self._end))
         duration_s = read_number(_get(row, self._duration), "duration") * self._duration_unit_s
-        if duration_s < 0:
-            raise RowProblem("duration negative", show(duration_s))
+        if not 0 <= duration_s <= _LONGEST_SESSION_S:
+            raise RowProblem("duration out of range", show(duration_s))
         if clock.kind == "date":
             return end - duration_s * 1e7
         unit = self.options.time_unit or self.form.unit or suffix_unit(self._end[0][0]) or epoch_unit(clock.base)
@@ -204,6 +212,8 @@ class RowMapper:
         if session is None:
             return self.sink.clock.read(None), False
         wait_ms = 0.0 if delay is None else float(read_number(delay, "delay"))
+        if not 0 <= wait_ms <= _LONGEST_SESSION_S * 1000:
+            raise RowProblem("delay out of range", show(delay))
         self.delays = self.delays or delay is not None
         if session in self._session_time:
             self._session_time[session] += wait_ms
@@ -216,7 +226,10 @@ class RowMapper:
 
     def _root(self, row: Row) -> Any:
         """First chat of a chain of turns (Bailian)."""
-        chat, parent = row.get("chatid"), row.get("parentchatid")
+        chat, parent = (
+            value if value is None or type(value) in (int, str) else str(value)
+            for value in (row.get("chatid"), row.get("parentchatid"))
+        )
         if parent in (None, -1, "-1", ""):
             self._roots[chat] = chat
             return chat

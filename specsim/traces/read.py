@@ -8,6 +8,7 @@ from pathlib import Path
 
 from specsim.errors import TraceError, nearest
 from specsim.traces.assemble import assemble, refuse_empty
+from specsim.traces.clock import OTHER_KIND
 from specsim.traces.formats import detect, find_format
 from specsim.traces.formats.base import Format, Sample, compact
 from specsim.traces.formats.texts import usage_totals
@@ -59,8 +60,9 @@ def _read(source: TextSource, layout: Layout, options: ReadOptions) -> Trace:
         *form.notes,
     ]
     warnings: list[str] = []
-    _check_format(source.name, sample, form, options)
-    _check_columns(source.name, layout, sample, form, options)
+    if sample.rows or sample.header:
+        _check_format(source.name, sample, form, options)
+        _check_columns(source.name, layout, sample, form, options)
     sink = RowSink(source.name, options.strict)
     mapper = RowMapper(form, options, sink, sample.keys if layout.kind == "csv" else None)
     take, drop = mapper.take, sink.drop
@@ -70,6 +72,7 @@ def _read(source: TextSource, layout: Layout, options: ReadOptions) -> Trace:
         elif isinstance(record, BadRecord):
             drop(line, record.reason, record.detail, bad=record.bad)
     refuse_empty(sink)
+    _check_rows(sink, warnings)
     if mapper.estimated_rows:
         which = "bytes" if options.bytes_per_token else "text"
         per_token = options.bytes_per_token or options.chars_per_token
@@ -110,6 +113,21 @@ def _read(source: TextSource, layout: Layout, options: ReadOptions) -> Trace:
         notes=notes,
         warnings=warnings,
     )
+
+
+def _check_rows(sink: RowSink, warnings: list[str]) -> None:
+    """Refuse a time column of two kinds; warn when many rows were unreadable."""
+    other = sink.dropped.get(OTHER_KIND, 0)
+    if other > 0.05 * sink.rows_read:
+        raise TraceError(
+            f"{sink.source}: {sink.examples[OTHER_KIND]}: the time column holds dates and numbers ({other:,} rows"
+            " differ from the first): mixed units; make it uniform, or choose another with --column arrival=NAME"
+        )
+    if sink.bad_rows > 0.1 * sink.rows_read:
+        warnings.append(
+            f"{sink.bad_rows:,} of {sink.rows_read:,} rows could not be used because they are malformed or incomplete: is the format"
+            " right, and the file whole?"
+        )
 
 
 def _stated_block(sample: Sample, notes: list[str]) -> int | None:
@@ -172,7 +190,7 @@ def _check_format(name: str, sample: Sample, form: Format, options: ReadOptions)
 
 def _check_columns(name: str, layout: Layout, sample: Sample, form: Format, options: ReadOptions) -> None:
     """Refuse a file whose format has no arrivals or counts, before reading all of it."""
-    shown = ", ".join(sorted(layout.originals.values())[:12])
+    shown = ", ".join(sorted(layout.originals.values())[:12]) or "no columns at all"
     for field, column in options.columns.items():
         if compact(column) not in sample.keys and "." not in column:
             raise TraceError(

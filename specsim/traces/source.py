@@ -47,6 +47,11 @@ def _zstd_open() -> Callable[[IO[bytes]], Any] | None:
     return zstd.ZstdFile
 
 
+def _control_bytes(sample: bytes) -> int:
+    """Bytes that no text log has: controls other than tab, line ends and escape."""
+    return sum(byte < 32 and byte not in (9, 10, 12, 13, 27) for byte in sample)
+
+
 class TextSource:
     """One trace file as UTF-8 text, read once from front to back.
 
@@ -172,7 +177,7 @@ class TextSource:
                 break
         else:
             sample = chunk[:256]
-            if b"\x00" in sample:
+            if sample.count(0) > len(sample) // 20 or _control_bytes(sample) > len(sample) // 10:
                 even, odd = sample[0::2].count(0), sample[1::2].count(0)
                 if odd > len(sample) // 4 and even == 0:
                     self.encoding, self._decoder = "UTF-16LE", codecs.getincrementaldecoder("utf-16-le")()
@@ -181,7 +186,9 @@ class TextSource:
                 else:
                     raise TraceError(f"{self.name}: is binary data, not text; export the log as CSV or JSON Lines")
         chunk = self._decode(chunk)
-        while chunk[:1] == b"{" and b"\n" not in chunk and len(chunk) <= self.max_line_bytes:
+        while chunk[:1] == b"{" and b"\n" not in chunk:
+            if len(chunk) > self.max_line_bytes:
+                raise TraceError(self._too_long(1))
             raw = self._read()
             chunk += self._decode(raw)
             if not raw:
@@ -189,6 +196,12 @@ class TextSource:
         self.head_is_all = len(chunk) < _CHUNK_BYTES
         self._lone_cr = b"\r" in chunk and b"\n" not in chunk
         return chunk.replace(b"\r", b"\n") if self._lone_cr else chunk
+
+    def _too_long(self, line: int) -> str:
+        return (
+            f"{self.name}: line {line} is longer than {self.max_line_bytes >> 20} MiB: not a request log with one"
+            " request a line, or damaged; raise the bound with --max-line MIB if it is meant"
+        )
 
     def _decode(self, chunk: bytes) -> bytes:
         if self._decoder is None:
@@ -224,10 +237,7 @@ class TextSource:
             pieces.append(first)
             held += len(first)
             if held > self.max_line_bytes:
-                raise TraceError(
-                    f"{self.name}: line {number + 1} is longer than {self.max_line_bytes >> 20} MiB: not a request"
-                    " log with one request a line, or damaged; raise the bound with --max-line if it is meant"
-                )
+                raise TraceError(self._too_long(number + 1))
             if rest:
                 yield b"".join(pieces)
                 yield from rest[:-1]

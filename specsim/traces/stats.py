@@ -107,11 +107,15 @@ def _reuse(trace: Trace) -> tuple[float, float] | tuple[None, None]:
 
 
 def _dispersion(arrival_s: np.ndarray) -> float | None:
+    """Variance over mean of arrivals in whole minutes from the first one; idle minutes count as 0."""
     minutes = int((arrival_s[-1] - arrival_s[0]) // 60)
     if minutes < 3:
         return None
-    counts = np.histogram(arrival_s, bins=minutes, range=(arrival_s[0], arrival_s[0] + minutes * 60.0))[0]
-    return float(counts.var(ddof=1) / counts.mean())
+    index = ((arrival_s - arrival_s[0]) // 60).astype(np.int64)
+    _, counts = np.unique(index[index < minutes], return_counts=True)
+    mean = counts.sum() / minutes
+    variance = (np.square(counts, dtype=np.float64).sum() - minutes * mean**2) / (minutes - 1)
+    return float(variance / mean)
 
 
 def _warnings(trace: Trace, stats: dict[str, float | None]) -> tuple[str, ...]:
@@ -139,6 +143,12 @@ def _warnings(trace: Trace, stats: dict[str, float | None]) -> tuple[str, ...]:
         out.append(
             f"the busiest minute runs at {peak / rate:.0f} times the mean rate: --busiest 10m plans for the load that"
             " counts"
+        )
+    silence = float(np.diff(trace.arrival_s).max()) if len(trace) > 1 else 0.0
+    if len(trace) >= 20 and silence > 0.25 * trace.span_s:
+        out.append(
+            f"one silence of {silence:,.0f} s takes {silence / trace.span_s:.0%} of the span: the mean rate says"
+            " little; --busiest 10m or --window chooses a stretch that is in use"
         )
     if len(trace) < 100:
         out.append(f"only {len(trace):,} requests: tail percentiles of any simulation of them mean little")
