@@ -1,0 +1,243 @@
+"""Flags that say what is deployed, how it speculates and what is promised, shared by every command that simulates.
+
+`deployment_options`, `speculation_options` and `slo_options` decorate a click command; `deployment_from`,
+`speculation_from` and `slo_from` take their values out of the command's keyword arguments and lay them over a base
+(the defaults, or a scenario file). A flag that is not given changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from specsim.config import Deployment, PolicySpec, Slo, Speculation
+
+__all__ = [
+    "deployment_from",
+    "deployment_options",
+    "parse_policy",
+    "parse_whole_numbers",
+    "slo_from",
+    "slo_options",
+    "speculation_from",
+    "speculation_options",
+]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_DEPLOYMENT: tuple[tuple[str, str, Any], ...] = (
+    ("target", "target", click.option("--target", metavar="MODEL", help="Catalogue name, repository or config.json.")),
+    ("gpu", "gpu", click.option("--gpu", metavar="NAME", help="GPU, e.g. h100-sxm; see specsim hardware list.")),
+    ("tp", "tp", click.option("--tp", type=int, metavar="N", help="Tensor parallelism: GPUs of a replica.")),
+    ("replicas", "replicas", click.option("--replicas", type=int, metavar="N", help="Replicas behind the router.")),
+    ("router", "router", click.option("--router", metavar="NAME", help="round_robin or least_outstanding.")),
+    ("weight_dtype", "weight_dtype", click.option(
+        "--weight-dtype", metavar="DTYPE", help="bf16, fp8, int4, ...; default: as the checkpoint stores it.")),
+    ("kv_dtype", "kv_dtype", click.option("--kv-dtype", metavar="DTYPE", help="Of the KV cache: bf16, fp8, ...")),
+    ("engine_version", "engine_version", click.option(
+        "--engine-version", metavar="X.Y.Z", help="vLLM version for which flags are written.")),
+    ("gpu_memory_utilization", "gpu_memory_utilization", click.option(
+        "--gpu-memory-utilization", type=float, metavar="SHARE", help="As in vLLM; default 0.9.")),
+    ("max_num_seqs", "max_num_seqs", click.option(
+        "--max-num-seqs", type=int, metavar="N", help="Most requests in a step; default: the engine's for the GPU.")),
+    ("max_num_batched_tokens", "max_num_batched_tokens", click.option(
+        "--max-num-batched-tokens", type=int, metavar="N", help="Token budget of a step; default likewise.")),
+    ("max_model_len", "max_model_len", click.option(
+        "--max-model-len", type=int, metavar="N", help="Longest sequence; default: the model's, if it fits.")),
+    ("block_size", "block_size_tokens", click.option(
+        "--block-size", type=int, metavar="N", help="Tokens of a KV block; default 16.")),
+    ("prefix_caching", "enable_prefix_caching", click.option(
+        "--prefix-caching/--no-prefix-caching", default=None, help="Whether prompts share cached prefixes.")),
+)  # fmt: skip
+"""(name of the click argument, field of the record, option)."""
+
+_SPECULATION: tuple[tuple[str, str, Any], ...] = (
+    ("method", "method", click.option("--method", metavar="NAME", help="draft_model, eagle, eagle3, mtp or ngram.")),
+    ("draft", "draft", click.option(
+        "--draft", metavar="MODEL", help="Drafter; default: the usual one of target and method.")),
+    ("num_spec_tokens", "num_spec_tokens", click.option(
+        "--k", "num_spec_tokens", metavar="K[,K...]", help="Draft tokens a round.")),
+    ("task", "task", click.option(
+        "--task", metavar="NAME", help="Content class of the default acceptance: chat, math, code, ...")),
+    ("acceptance", "acceptance", click.option(
+        "--acceptance", metavar="A[,A...]", help="Conditional acceptance by draft position, e.g. 0.7,0.6,0.5.")),
+    ("acceptance_length", "acceptance_length", click.option(
+        "--acceptance-length", type=float, metavar="L", help="Measured tokens a round, bonus included, e.g. 2.3.")),
+    ("acceptance_length_k", "acceptance_length_k", click.option(
+        "--acceptance-length-k", type=int, metavar="K", help="Draft tokens at which it was measured; default: --k.")),
+)  # fmt: skip
+
+_SLO: tuple[tuple[str, str, Any], ...] = (
+    ("ttft", "ttft_s", click.option("--ttft", metavar="MS", help="Objective of the first token, ms, or none.")),
+    ("tpot", "tpot_s", click.option("--tpot", metavar="MS", help="Objective of time per output token, ms, or none.")),
+    ("slo_share", "share", click.option(
+        "--slo-share", type=float, metavar="SHARE", help="Share of requests that must meet both; default 0.95.")),
+)  # fmt: skip
+
+
+def _decorate(command: _Command, table: tuple[tuple[str, str, Any], ...]) -> _Command:
+    for _, _, option in reversed(table):
+        command = option(command)
+    return command
+
+
+def deployment_options(command: _Command) -> _Command:
+    """Add the flags of `specsim.config.Deployment`."""
+    return _decorate(command, _DEPLOYMENT)
+
+
+def speculation_options(command: _Command) -> _Command:
+    """Add the flags of `specsim.config.Speculation`."""
+    return _decorate(command, _SPECULATION)
+
+
+def slo_options(command: _Command) -> _Command:
+    """Add the flags of `specsim.config.Slo`."""
+    return _decorate(command, _SLO)
+
+
+def _given(values: dict[str, Any], table: tuple[tuple[str, str, Any], ...]) -> dict[str, Any]:
+    """Field -> value of every flag that was given; all of them are taken out of `values`."""
+    taken = {field: values.pop(name, None) for name, field, _ in table}
+    return {field: value for field, value in taken.items() if value is not None}
+
+
+def deployment_from(values: dict[str, Any], base: Deployment | None = None) -> Deployment:
+    """The base with the deployment flags over it; the flags are taken out of `values`.
+
+    Raises:
+        ScenarioError: a value out of range.
+    """
+    from specsim.config import Deployment
+
+    return replace(base or Deployment(), **_given(values, _DEPLOYMENT))
+
+
+def speculation_from(values: dict[str, Any], base: Speculation | None = None) -> Speculation:
+    """The base with the speculation flags over it; the flags are taken out of `values`.
+
+    Another method drops the base's drafter and acceptance, and new acceptance replaces the old kind.
+
+    Raises:
+        ScenarioError: a value out of range, a list that is malformed, or a combination that makes no sense.
+    """
+    from specsim.config import Speculation
+
+    start = base or Speculation()
+    given = _given(values, _SPECULATION)
+    if "num_spec_tokens" in given:
+        given["num_spec_tokens"] = parse_whole_numbers(given["num_spec_tokens"], "--k", low=1)
+    if "acceptance" in given:
+        given["acceptance"] = _parse_numbers(given["acceptance"], "--acceptance")
+    acceptance = ("acceptance", "acceptance_length", "acceptance_length_k")
+    cleared: dict[str, Any] = {}
+    if given.get("method", start.method) != start.method:
+        cleared = dict.fromkeys((*acceptance, "draft", "task"))
+    if any(name in given for name in acceptance):
+        cleared |= dict.fromkeys(acceptance)
+    return replace(start, **{**cleared, **given})
+
+
+def slo_from(values: dict[str, Any], base: Slo | None = None) -> Slo:
+    """The base with the objective flags over it; the flags are taken out of `values`.
+
+    Raises:
+        ScenarioError: not a number > 0, or a share above 1.
+    """
+    from specsim.config import Slo
+
+    given = _given(values, _SLO)
+    for field, flag in (("ttft_s", "--ttft"), ("tpot_s", "--tpot")):
+        if field in given:
+            given[field] = None if given[field].strip().lower() == "none" else _milliseconds(given[field], flag)
+    return replace(base or Slo(), **given)
+
+
+def _milliseconds(text: str, flag: str) -> float:
+    """Seconds of a number of milliseconds > 0."""
+    value = _parse_numbers(text, flag)
+    if len(value) != 1 or not value[0] > 0:
+        from specsim.errors import ScenarioError
+
+        raise ScenarioError(f"{flag} {text!r} must be a number of milliseconds > 0, or none")
+    return value[0] / 1e3
+
+
+def _parse_numbers(text: str, flag: str) -> tuple[float, ...]:
+    import math
+
+    from specsim.errors import ScenarioError
+
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        numbers = (math.nan,)
+    if not all(map(math.isfinite, numbers)):
+        raise ScenarioError(f"{flag} {text!r} must be finite numbers separated by commas")
+    return numbers
+
+
+def parse_whole_numbers(text: str, flag: str, *, low: int) -> tuple[int, ...]:
+    """Whole numbers of a comma list, in order.
+
+    Raises:
+        ScenarioError: not such a list, or a number below `low`.
+    """
+    from specsim.errors import ScenarioError
+
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.removeprefix("-").isdecimal() and len(part) < 19 for part in parts):
+        raise ScenarioError(f"{flag} {text!r} must be whole numbers separated by commas, e.g. 1,16,64")
+    numbers = tuple(map(int, parts))
+    for number in numbers:
+        if number < low:
+            raise ScenarioError(f"{flag} must be at least {low}, got {number}")
+    return numbers
+
+
+_POLICIES: Mapping[str, str] = {
+    "off": "off",
+    "static": "static:K",
+    "schedule": "schedule:FIRST-LAST=K,...",
+    "off_above": "off_above:K:BATCH",
+    "goodput": "goodput:K",
+}
+
+
+def parse_policy(text: str) -> PolicySpec:
+    """A policy as the command line writes it: `off`, `static:3`, `schedule:1-16=5,17-64=3,65-512=0`,
+    `off_above:3:64` or `goodput:5`.
+
+    Raises:
+        ScenarioError: an unknown kind, or figures that do not fit it.
+    """
+    from specsim.config import PolicySpec
+    from specsim.errors import ScenarioError, nearest
+
+    kind, _, rest = text.strip().partition(":")
+    kind = kind.lower().replace("-", "_")
+    if kind not in _POLICIES:
+        raise ScenarioError(f"policy {text!r}: unknown kind{nearest(kind, _POLICIES)}; one of "
+                            f"{', '.join(_POLICIES.values())}")  # fmt: skip
+    try:
+        if kind == "off" and not rest:
+            return PolicySpec("off")
+        if kind in ("static", "goodput"):
+            return PolicySpec(kind, int(rest))  # type: ignore[arg-type]
+        if kind == "off_above":
+            k, limit = rest.split(":")
+            return PolicySpec("off_above", int(k), batch_limit=int(limit))
+        if kind == "schedule":
+            rows = []
+            for piece in rest.split(","):
+                batches, k = piece.split("=")
+                first, _, last = batches.partition("-")
+                rows.append((int(first), int(last or first), int(k)))
+            return PolicySpec("schedule", max(k for _, _, k in rows), table=tuple(rows))
+    except ValueError:
+        pass
+    raise ScenarioError(f"policy {text!r} must be {_POLICIES[kind]}, with whole numbers")
