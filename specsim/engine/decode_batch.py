@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from specsim.config import ReplicaLimits
@@ -28,7 +29,7 @@ class DecodeSetup:
 
 @dataclass(slots=True)
 class Peek:
-    """What the coming step would take."""
+    """What the coming step would take. A batch hands out one object again and again."""
 
     served: int = 0
     """Requests that get tokens."""
@@ -42,15 +43,15 @@ class Peek:
 
 @dataclass(slots=True)
 class Advance:
-    """What the step did."""
+    """What the step did. A batch hands out one object again and again."""
 
     gained: int = 0
     """Tokens emitted by all rounds."""
-    finished: list[tuple[int, int]] = field(default_factory=list)
+    finished: Sequence[tuple[int, int]] = ()
     """(request, blocks that it took since it joined), in order of admission."""
-    waited: list[int] = field(default_factory=list)
+    waited: Sequence[int] = ()
     """Requests that should have been served but got no tokens, since the budget ran out."""
-    resumed: list[int] = field(default_factory=list)
+    resumed: Sequence[int] = ()
     """Served requests among those handed in as waiting before."""
 
 

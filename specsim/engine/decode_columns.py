@@ -15,6 +15,10 @@ __all__ = ["ColumnBatch"]
 
 _SUM = np.add.reduce
 
+ROWS = 64
+SPANS = 1 << 14
+"""Output positions for which room is made at first; it grows and is tidied as needed."""
+
 
 class ColumnBatch:
     """See `specsim.engine.decode_batch.DecodeBatch`.
@@ -34,12 +38,13 @@ class ColumnBatch:
             (p + o for p, o in zip(setup.workload.prompt_tokens, setup.workload.output_tokens, strict=True)), default=0
         )
         self._length_cuts = longest + setup.num_spec_tokens > self._max_len
-        self._span = np.zeros(1 << 14, dtype=np.int64)
+        self._span = np.zeros(SPANS, dtype=np.int64)
         self._proposes: np.ndarray | None = None
         self._span_end = 0
         self.count = 0
         self._ids: list[int] = []
-        self._use(np.zeros((6, 64), dtype=np.int64))
+        self._k = 0
+        self._use(np.zeros((6, ROWS), dtype=np.int64))
         self._kv_tokens = 0
         # the step last peeked
         self._served = 0
@@ -152,7 +157,11 @@ class ColumnBatch:
         self._kv_tokens -= int(self._at[n] + self._offset[n])
         self._ids.pop()
         self.count = n
-        return emitted, int(self._blocks[n])
+        return emitted, self._taken(n)
+
+    def _taken(self, row: int) -> int:
+        """Blocks that a request has taken since it joined."""
+        return int(self._blocks[row])
 
     def _trim_drafts(self, rows: slice) -> None:
         """Drop fresh drafts where the drafter proposes nothing."""
@@ -160,8 +169,8 @@ class ColumnBatch:
             self._drafts[rows] *= self._proposes[self._at[rows]]
 
     def _drop(self, done: np.ndarray, result: Advance) -> None:
+        result.finished = [(self._ids[row], self._taken(row)) for row in done.tolist()]
         for row in done.tolist():
-            result.finished.append((self._ids[row], int(self._blocks[row])))
             self._kv_tokens -= int(self._at[row] + self._offset[row])
         keep = np.ones(self.count, dtype=bool)
         keep[done] = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from specsim.engine.decode_batch import Advance, DecodeSetup, Peek
-from specsim.engine.rounds import BLOCKS, COLUMNS, DRAFT_ROUNDS, DRAFTS, GAIN, WINDOWED, RoundTable
+from specsim.engine.rounds import BLOCKS, COLUMNS, GAIN, WINDOWED, RoundTable
 from specsim.errors import InvariantError
 
 __all__ = ["RingBatch"]
@@ -32,13 +32,16 @@ class RingBatch:
         self._step = 0
         self._kv_tokens = 0
         self._windowed = 0
-        self._rounds: dict[int, tuple[int, int, np.ndarray]] = {}
+        self._rounds: dict[int, tuple[int, int, np.ndarray, int]] = {}
+        """Request -> step of its first round, tokens out by then, its rounds, blocks that they take in all."""
+        self._peek = Peek()
+        self._advance = Advance()
         self._row: list[int] | None = None
         self.count = 0
 
     def add(self, request: int, emitted: int, next_k: int) -> None:
-        rounds = self._table.rounds(request, emitted)
-        self._rounds[request] = (self._step, emitted, rounds)
+        rounds, blocks = self._table.rounds(request, emitted)
+        self._rounds[request] = (self._step, emitted, rounds, blocks)
         self._spread(rounds, self._step, 1)
         self._finish.setdefault(self._step + len(rounds) - 1, []).append(request)
         context = self._prompt[request] + emitted - 1
@@ -52,10 +55,15 @@ class RingBatch:
         row = self._row
         if row is None:
             row = self._row = self._ring[self._step & self._mask].tolist()
-        return Peek(self.count, row[DRAFTS], row[DRAFT_ROUNDS], row[BLOCKS], self._kv_tokens, self._windowed)
+        peek = self._peek
+        peek.served = self.count
+        _, peek.draft_tokens, peek.draft_rounds, peek.new_blocks, _ = row
+        peek.kv_tokens, peek.windowed_kv_tokens = self._kv_tokens, self._windowed
+        return peek
 
     def advance(self, next_k: int, waiting: set[int]) -> Advance:
-        result = Advance()
+        result = self._advance
+        result.gained, result.finished, result.resumed = 0, (), ()
         if not self.count:
             return result
         row = self._row
@@ -72,20 +80,21 @@ class RingBatch:
             if len(finished) > 1:
                 order = {i: n for n, i in enumerate(self._rounds)}
                 finished.sort(key=order.__getitem__)
+            done = []
             for request in finished:
-                _, _, rounds = self._rounds.pop(request)
-                result.finished.append((request, int(rounds[:, BLOCKS].sum())))
+                done.append((request, self._rounds.pop(request)[3]))
                 context = self._prompt[request] + self._output[request] - 1
                 self._kv_tokens -= context
                 if self._window:
                     self._windowed -= min(context, self._window)
             self.count -= len(finished)
+            result.finished = done
         self._step += 1
         self._row = None
         return result
 
     def pop_tail(self, request: int) -> tuple[int, int]:
-        began, emitted, rounds = self._rounds.pop(request)
+        began, emitted, rounds, _ = self._rounds.pop(request)
         done = self._step - began
         self._spread(rounds[done:], self._step, -1)
         finish = began + len(rounds) - 1

@@ -18,14 +18,31 @@ _SUM = np.add.reduce
 
 
 class UniformBatch(ColumnBatch):
-    """See `specsim.engine.decode_batch.DecodeBatch`; `_room` here is lowered by what one round may need."""
+    """See `specsim.engine.decode_batch.DecodeBatch`.
+
+    Here `_room` is lowered by what one round needs, and `_blocks` keeps what it was when the request joined, counted from
+    the end.
+    """
 
     def __init__(self, setup: DecodeSetup) -> None:
         super().__init__(setup)
-        self._k = 0
-        self._gain = np.zeros(0, dtype=np.int64)
+        self._draft(0)
+        self._peek = Peek()
+        self._advance = Advance()
         self._short: np.ndarray | None = None
         self._new_blocks = 0
+
+    def _use(self, columns: np.ndarray) -> None:
+        super()._use(columns)
+        self._ones = np.ones(columns.shape[1], dtype=np.int64)
+        self._most = self._ones * (self._k + 1)
+
+    def _draft(self, num_spec_tokens: int) -> None:
+        self._k = num_spec_tokens
+        self._most.fill(num_spec_tokens + 1)
+
+    def _taken(self, row: int) -> int:
+        return int(self._room[row] + self._k + 1 - self._end[row] - self._blocks[row]) // self._block
 
     @staticmethod
     def fits(setup: DecodeSetup) -> bool:
@@ -43,43 +60,48 @@ class UniformBatch(ColumnBatch):
 
     def add(self, request: int, emitted: int, next_k: int) -> None:
         if self.count == 0:
-            self._k = next_k
+            self._draft(next_k)
         elif next_k != self._k:
             raise InvariantError(f"request {request} joins with {next_k} drafts where the others have {self._k}")
         super().add(request, emitted, next_k)
-        self._room[self.count - 1] -= self._k + 1
+        row = self.count - 1
+        self._blocks[row] = self._room[row] - self._end[row]
+        self._room[row] -= self._k + 1
 
     def peek(self, budget_tokens: int) -> Peek:
         n, k = self.count, self._k
+        peek = self._peek
+        peek.served, peek.draft_tokens, peek.draft_rounds, peek.kv_tokens = n, n * k, n if k else 0, self._kv_tokens
         if n == 0:
-            return Peek()
+            peek.new_blocks = peek.windowed_kv_tokens = 0
+            return peek
         short = self._at[:n] > self._room[:n]
-        self._new_blocks = int(np.count_nonzero(short))
+        peek.new_blocks = self._new_blocks = int(np.count_nonzero(short))
         self._short = short
-        windowed = 0
         if self._window:
-            windowed = int(_SUM(np.minimum(self._at[:n] + self._offset[:n], self._window)))
-        return Peek(n, n * k, n if k else 0, self._new_blocks, self._kv_tokens, windowed)
+            peek.windowed_kv_tokens = int(_SUM(np.minimum(self._at[:n] + self._offset[:n], self._window)))
+        return peek
 
     def advance(self, next_k: int, waiting: set[int]) -> Advance:
-        result = Advance()
+        result = self._advance
+        result.gained, result.finished, result.resumed = 0, (), ()
         n = self.count
         if n == 0:
-            self._k = next_k
+            if next_k != self._k:
+                self._draft(next_k)
             return result
         if self._new_blocks:
-            short = self._short
-            self._blocks[:n] += short
-            self._room[:n][short] += self._block
+            room = self._room[:n]
+            np.add(room, self._block, out=room, where=self._short)
         at = self._at[:n]
         gain = self._span.take(at)
-        np.minimum(gain, self._k + 1, out=gain)
+        np.minimum(gain, self._most[:n], out=gain)
         at += gain
-        result.gained = int(_SUM(gain))
+        result.gained = int(gain.dot(self._ones[:n]))
         self._kv_tokens += result.gained
         if next_k != self._k:
             self._room[:n] += self._k - next_k
-            self._k = next_k
+            self._draft(next_k)
         if waiting:
             result.resumed = [i for i in self._ids if i in waiting]
         done = at == self._end[:n]

@@ -8,6 +8,7 @@ the one admitted last.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from specsim.config import ReplicaLimits
 from specsim.engine.decode_batch import DecodeBatch, DecodeSetup, Peek
@@ -98,9 +99,10 @@ class FastReplica:
         if not self._running and not self._waiting:
             return None
         limits, work, kv = self._limits, self._work, self._kv
-        self._completing.clear()
-        work.prefill_tokens = work.prefill_rows = work.prefill_kv_tokens = 0
-        work.prefill_pairs = work.prefill_windowed_pairs = 0
+        if work.prefill_tokens:
+            self._completing.clear()
+            work.prefill_tokens = work.prefill_rows = work.prefill_kv_tokens = 0
+            work.prefill_pairs = work.prefill_windowed_pairs = 0
         preempted = 0
         peek = self._batch.peek(limits.max_num_batched_tokens)
         while peek.new_blocks > kv.pool.available:
@@ -144,14 +146,14 @@ class FastReplica:
         if measured:
             recorder.step(
                 now_s - self._began_s,
-                batch=self._size,
-                used_blocks=used_blocks,
-                rounds=peek.served,
-                draft_rounds=peek.draft_rounds,
-                drafts=peek.draft_tokens,
-                gained=done.gained,
-                prefilled=self._work.prefill_tokens,
-                next_k=self._next_k,
+                self._size,
+                used_blocks,
+                peek.served,
+                peek.draft_rounds,
+                peek.draft_tokens,
+                done.gained,
+                self._work.prefill_tokens,
+                self._next_k,
             )
             regular = peek.served - len(done.resumed)
             if regular:
@@ -255,7 +257,7 @@ class FastReplica:
         self._recorder.rows.preemptions[request] += 1
         self._waiting.appendleft(request)
 
-    def _note_late(self, resumed: list[int], waited: list[int], now_s: float, measured: bool) -> None:
+    def _note_late(self, resumed: Sequence[int], waited: Sequence[int], now_s: float, measured: bool) -> None:
         for request in resumed:
             last_s = self._last_emit_s.pop(request)
             self._late.discard(request)

@@ -28,7 +28,6 @@ class Recorder:
     def step(
         self,
         seconds: float,
-        *,
         batch: int,
         used_blocks: int,
         rounds: int,
@@ -38,7 +37,7 @@ class Recorder:
         prefilled: int,
         next_k: int,
     ) -> None:
-        """Add one step to the totals."""
+        """Add one step to the totals. Positional, since it is called once a step."""
         totals = self.totals
         totals.steps += 1
         totals.busy_s += seconds

@@ -26,10 +26,11 @@ class RoundTable:
 
     def __init__(self, setup: DecodeSetup) -> None:
         self._setup = setup
-        self._chunks: OrderedDict[int, tuple[np.ndarray, list[int]]] = OrderedDict()
+        self._chunks: OrderedDict[int, tuple[np.ndarray, list[int], list[int]]] = OrderedDict()
 
-    def rounds(self, request: int, emitted: int) -> np.ndarray:
-        """int32 [rounds, COLUMNS] of `request` from the round that starts with `emitted` tokens out; read only."""
+    def rounds(self, request: int, emitted: int) -> tuple[np.ndarray, int]:
+        """int32 [rounds, COLUMNS] of `request` from the round that starts with `emitted` tokens out
+        (read only), and the blocks that they take in all."""
         chunk, row = divmod(request, CHUNK)
         if emitted != 1:
             luck = self._setup.workload.luck(chunk)
@@ -39,17 +40,19 @@ class RoundTable:
                 luck.offsets[row : row + 2] - luck.offsets[row],
             )
             prompts = np.array([self._setup.workload.prompt_tokens[request]], dtype=np.int64)
-            return self._walk(one, prompts, emitted)[0]
+            alone = self._walk(one, prompts, emitted)[0]
+            return alone, int(alone[:, BLOCKS].sum())
         kept = self._chunks.get(chunk)
         if kept is None:
             workload = self._setup.workload
             prompts = np.array(workload.prompt_tokens[chunk * CHUNK : (chunk + 1) * CHUNK], dtype=np.int64)
             table, starts = self._walk(workload.luck(chunk), prompts, 1)
-            kept = self._chunks[chunk] = (table, starts.tolist())
+            blocks = np.concatenate(([0], np.cumsum(table[:, BLOCKS], dtype=np.int64)))[starts]
+            kept = self._chunks[chunk] = (table, starts.tolist(), np.diff(blocks).tolist())
             if len(self._chunks) > _KEPT_CHUNKS:
                 self._chunks.popitem(last=False)
-        table, first = kept
-        return table[first[row] : first[row + 1]]
+        table, first, taken = kept
+        return table[first[row] : first[row + 1]], taken[row]
 
     def _walk(self, luck: LuckChunk, prompts: np.ndarray, emitted: int) -> tuple[np.ndarray, np.ndarray]:
         setup = self._setup

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from unittest.mock import patch
 
 import numpy as np
 from builders import FixedLuck, make_cost, make_limits, make_pass, make_trace
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specsim.config import PolicySpec, ReplicaLimits
+from specsim.engine import decode_columns
 from specsim.engine.simulator import simulate
 from specsim.records import RunResult
 from specsim.workload import Workload
@@ -96,6 +98,14 @@ def assert_same(fast: RunResult, plain: RunResult) -> None:
 @given(worlds())
 def test_fast_equals_plain(world: dict) -> None:
     assert_same(run(world, plain=False), run(world, plain=True))
+
+
+@settings(max_examples=150, deadline=None)
+@given(worlds(), st.sampled_from([1, 16]))
+def test_fast_equals_plain_with_small_columns(world: dict, spans: int) -> None:
+    """The columns' arrays grow and are tidied all the time when they start small."""
+    with patch.object(decode_columns, "SPANS", spans), patch.object(decode_columns, "ROWS", 1):
+        assert_same(run(world, plain=False), run(world, plain=True))
 
 
 def test_worlds_reach_every_mechanism() -> None:
