@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 from unittest import mock
 
 import numpy as np
@@ -29,7 +29,7 @@ from specsim.workload import Workload
 
 __all__ = ["CROWDED", "POLICIES", "ListedLuck", "Step", "Watch", "World", "pool_of", "queues_of", "run", "worlds"]
 
-Replica = PlainReplica | FastReplica
+Replica: TypeAlias = PlainReplica | FastReplica
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class World:
 class ListedLuck:
     """Luck given outright: one sequence of runs a request, by request number; a shorter output takes its beginning."""
 
-    runs: Sequence[Sequence[int]]
+    runs: Sequence[Any]
     name: str = "listed"
     proposal_rate: float = 1.0
     max_spec_tokens: int = 64

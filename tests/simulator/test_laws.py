@@ -98,38 +98,33 @@ def test_requests_are_conserved(world: World, plain: bool) -> None:
     assert refused == too_long == set(np.flatnonzero(rows.rejected).tolist())
 
 
-def blocks_counted_from_scratch(replica: Any) -> tuple[int, int]:
+def blocks_counted_from_scratch(replica: PlainReplica) -> tuple[int, int]:
     """(used, cached) of a replica, from what each request holds, shared entries counted once."""
-    kv = replica.scheduler.kv if isinstance(replica, PlainReplica) else replica._kv
-    held = dict(kv.total)
-    if isinstance(replica, FastReplica):
-        batch: Any = replica._batch
-        if hasattr(batch, "_rounds"):
-            for i, (began, _, rounds) in batch._rounds.items():
-                held[i] += int(rounds[: batch._step - began, 3].sum())
-        else:
-            for i, blocks in zip(batch._ids, batch._blocks.tolist(), strict=False):
-                held[i] += blocks
+    kv = replica.scheduler.kv
     if kv.prefix is None:
-        return sum(held.values()), 0
+        return sum(kv.total.values()), 0
     each = kv.prefix.blocks_per_entry
     counts = Counter(key for shared in kv.shared.values() for key in shared)
     assert counts == kv.prefix.references
-    return sum(held.values()) - each * (counts.total() - len(counts)), each * len(kv.prefix.idle)
+    return sum(kv.total.values()) - each * (counts.total() - len(counts)), each * len(kv.prefix.idle)
 
 
 @law()
 def test_blocks_used_and_free_are_all_blocks(world: World, plain: bool) -> None:
+    """Plain: recounted after every call. Fast: the same counts as plain, step by step."""
+
     def check(call: str, replica: Any, now_s: float) -> None:
         pool = pool_of(replica)
         free = pool.capacity - pool.used - pool.cached
         assert pool.capacity == world.limits.num_kv_blocks
         assert min(pool.used, pool.cached, free) >= 0
-        if plain or call == "end":  # a fast replica books the growth of a step with the step's end
+        if isinstance(replica, PlainReplica):
             assert (pool.used, pool.cached) == blocks_counted_from_scratch(replica)
 
-    watch = Watch(check)
+    watch, other = Watch(check), Watch()
     result = run(world, plain=plain, watch=watch)
+    run(world, plain=not plain, watch=other)
+    assert watch.steps == other.steps
     assert all(pool_of(r).used == 0 for r in watch.replicas.values()), "everything is given back"
     assert result.totals.peak_kv_blocks <= world.limits.num_kv_blocks
 

@@ -27,7 +27,8 @@ KINDS = pytest.mark.parametrize("plain", [True, False], ids=["plain", "fast"])
 def test_round_robin_takes_turns(world: World, plain: bool) -> None:
     rows = run(replace(world, router="round_robin"), plain=plain).requests
     n = len(rows.replica)
-    np.testing.assert_array_equal(rows.replica, np.arange(n) % world.replicas), "refused requests take their turn too"
+    # Refused requests take their turn too.
+    np.testing.assert_array_equal(rows.replica, np.arange(n) % world.replicas)
 
 
 @KINDS
