@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
-from scenarios.acceptance import default_acceptance, given_acceptance
+from scenarios.acceptance import resolve_acceptance
 from scenarios.hardware import gpu as find_gpu
 from scenarios.models import default_drafter
 from scenarios.models import model as find_model
@@ -44,17 +44,14 @@ def resolve(deployment: Deployment, speculation: Speculation, slo: Slo, *, assum
     off = _side(target, gpu, deployment, None, "none")
     try:
         on = _side(target, gpu, deployment, draft, method)
-    except CapacityError as error:
-        raise CapacityError(f"{error} (without speculation it fits)") from error
+    except CapacityError as refusal:
+        raise CapacityError(f"{refusal} (without speculation it fits)") from refusal
     # Both sides refuse the same requests, or a comparison would not be one.
     shortest = min(off.limits.max_model_len, on.limits.max_model_len)
     off, on = (replace(side, limits=_with_length(side.limits, shortest)) for side in (off, on))
-    if speculation.acceptance is not None or speculation.acceptance_length is not None:
-        acceptance, source = given_acceptance(speculation)
-        error = GIVEN_ERROR
-    else:
-        acceptance, source = default_acceptance(method, target.name, speculation.task)
-        error = DEFAULT_ERROR
+    acceptance, source = resolve_acceptance(speculation, target.name)
+    given = speculation.acceptance is not None or speculation.acceptance_length is not None
+    error = GIVEN_ERROR if given else DEFAULT_ERROR
     if max(speculation.num_spec_tokens) > acceptance.max_spec_tokens:
         raise ScenarioError(
             f"speculation.num_spec_tokens {max(speculation.num_spec_tokens)} is more than the acceptance model "

@@ -6,6 +6,7 @@ Results do not depend on the number of processes or the order in which they fini
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from multiprocessing import get_context
@@ -38,6 +39,7 @@ _worker: Worker | None = None
 
 def _start(question: Question, trace: Trace, settings: PlanSettings) -> None:
     global _worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     _worker = Worker(question, trace, settings)
 
 

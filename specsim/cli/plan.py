@@ -1,0 +1,234 @@
+"""`specsim plan`: from a trace to an answer, stored and reusable."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from specsim.cli.scenario_options import (
+    deployment_from,
+    deployment_options,
+    slo_from,
+    slo_options,
+    speculation_from,
+    speculation_options,
+)
+from specsim.cli.trace import load_trace_from_options, trace_options
+
+if TYPE_CHECKING:
+    from specsim.planner.plan import PlanJob
+    from specsim.planner.question import PlanSettings, Question
+    from specsim.traces.model import Trace
+
+__all__ = ["plan"]
+
+
+@click.command()
+@click.option("--trace", "trace_path", metavar="FILE", help="Request log: any format of specsim trace inspect.")
+@click.option("--scenario", metavar="FILE", help="Scenario file or library name for everything that is not a flag.")
+@trace_options
+@deployment_options
+@speculation_options
+@slo_options
+@click.option("--loads", metavar="R[,R...]", help="Requests per second to compare at; default: up to capacity.")
+@click.option("--replications", type=int, metavar="N", help="Paired replications; default 5.")
+@click.option("--max-requests", type=int, metavar="N", help="Requests simulated at each load; default 10000.")
+@click.option("--seed", type=int, metavar="N", help="Seed of luck and of drawn arrivals; default 0.")
+@click.option("--jobs", type=int, metavar="N", help="Processes; default: one per core. Never changes a result.")
+@click.option("--db", metavar="PATH_OR_URL", help="Results database; default SPECSIM_DB or specsim.db here.")
+@click.option("--no-store", is_flag=True, help="Neither read nor write the results database.")
+@click.option("--full", is_flag=True, help="Show every load in detail.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def plan(**values: Any) -> None:
+    """When does speculation pay on this trace, with which k, and at what load not?
+
+    Works with no other flag than --trace: it then says which deployment it assumes.
+
+    \b
+        specsim plan --trace prod.jsonl
+        specsim plan --trace prod.jsonl --target qwen3-32b --gpu h200-sxm --tp 2 --method eagle3 --k 1,3,5
+    """
+    question, settings, trace = _read(values)
+    from specsim.planner.plan import prepare
+
+    job = prepare(question, trace, settings)
+    result = _simulate(job, trace, values)
+    if values["as_json"]:
+        click.echo(json.dumps(result, indent=2, allow_nan=False))
+    else:
+        from specsim.report.plan import plan_text
+
+        click.echo(plan_text(result, full=values["full"], color=sys.stdout.isatty()), nl=False)
+
+
+def _read(values: dict[str, Any]) -> tuple[Question, PlanSettings, Trace]:
+    """Everything that the flags and the scenario say, resolved."""
+    from dataclasses import replace
+
+    from scenarios.resolve import resolve
+    from specsim.errors import ScenarioError
+    from specsim.planner.question import PlanSettings
+
+    deployment = speculation = slo = None
+    settings = PlanSettings()
+    trace_path, seed = values["trace_path"], values["seed"]
+    if values["scenario"] is not None:
+        from scenarios.loader import find_scenario, load_scenario
+
+        scenario = load_scenario(find_scenario(values["scenario"]))
+        deployment, speculation, slo = scenario.deployment, scenario.speculation, scenario.slo
+        settings = scenario.plan
+        if trace_path is None and scenario.workload.trace is not None:
+            trace_path = str(scenario.workload.trace)
+            _lay_under(values, scenario.workload)
+    if trace_path is None:
+        raise ScenarioError(
+            "plan needs a request log: give --trace FILE, or --scenario with [workload] trace; for fixed lengths "
+            "without a log use specsim crossover"
+        )
+    assumed = _assumed(values)
+    deployment = deployment_from(values, deployment)
+    speculation = speculation_from(values, speculation)
+    slo = slo_from(values, slo)
+    changes: dict[str, Any] = {
+        name: values[name] for name in ("replications", "max_requests", "seed", "jobs") if values[name] is not None
+    }
+    if values["loads"] is not None:
+        changes["loads_per_s"] = _loads(values["loads"])
+    settings = replace(settings, **changes)
+    if speculation.acceptance_length is not None and speculation.acceptance_length_k is None:
+        if len(speculation.num_spec_tokens) != 1:
+            raise ScenarioError(
+                "--acceptance-length needs the k at which it was measured: give --acceptance-length-k, or one --k"
+            )
+        speculation = replace(speculation, acceptance_length_k=speculation.num_spec_tokens[0])
+    question = resolve(deployment, speculation, slo, assumed=assumed)
+    values["seed"] = settings.seed if seed is None else seed
+    trace = load_trace_from_options(trace_path, values)
+    return question, settings, trace
+
+
+def _lay_under(values: dict[str, Any], workload: Any) -> None:
+    """Read flags of the scenario's workload where the command line says nothing."""
+    for name in ("trace_format", "time_unit", "window", "busiest", "limit", "rate_scale"):
+        given = getattr(workload, name, None)
+        if values.get(name) is None and given is not None:
+            values[name] = given
+
+
+def _loads(text: str) -> tuple[float, ...]:
+    from specsim.cli.scenario_options import _parse_numbers
+    from specsim.errors import ScenarioError
+
+    loads = _parse_numbers(text, "--loads")
+    for load in loads:
+        if load <= 0:
+            raise ScenarioError(f"--loads must be requests per second > 0, got {load:g}")
+    return loads
+
+
+def _assumed(values: dict[str, Any]) -> tuple[str, ...]:
+    """What the user left open and specsim fills in with its stand-in deployment."""
+    if values["scenario"] is not None:
+        return ()
+    found = []
+    if values["target"] is None and values["gpu"] is None:
+        found.append(
+            "No deployment was given: a stand-in is assumed, Llama-3.1-8B on one H100 SXM under vLLM "
+            "(--target, --gpu, --tp, or --scenario)."
+        )
+    elif values["target"] is None or values["gpu"] is None:
+        missing = "target" if values["target"] is None else "gpu"
+        stand_in = "Llama-3.1-8B" if missing == "target" else "one H100 SXM"
+        found.append(f"No --{missing} was given: {stand_in} is assumed.")
+    if values["method"] is None:
+        found.append("No --method was given: an EAGLE head is assumed.")
+    if values["acceptance"] is None and values["acceptance_length"] is None:
+        found.append("Acceptance is a published default, not yours (--acceptance, --acceptance-length).")
+    return tuple(found)
+
+
+def _simulate(job: PlanJob, trace: Trace, values: dict[str, Any]) -> dict[str, Any]:
+    """Run or reuse every point, with a progress bar, and store the plan."""
+    from specsim.planner.plan import SCHEMA_VERSION, run_plan
+
+    if values["no_store"]:
+        with _progress(job.num_points) as advance:
+            return {"plan_id": None, "database": None, **run_plan(job, trace, progress=advance)}
+    import specsim
+    from db.store import Store, plan_id_of
+    from specsim.cli.run_cache import StoredRuns
+
+    with Store.open(values["db"]) as store:
+        identity = job.question.identity()
+        cache = StoredRuns(store, job.question, job.trace, job.settings, scenario=identity)
+        inputs = {**job.inputs(), "code_version": cache.code_version}
+
+        def save(result: dict[str, Any], status: str) -> str:
+            return store.save_plan(
+                inputs,
+                result,
+                status=status,
+                schema_version=SCHEMA_VERSION,
+                code_version=cache.code_version,
+                specsim_version=specsim.__version__,
+                trace_sha256=cache.trace_sha256,
+                profile_sha256=cache.profile_sha256,
+                scenario_sha256=cache.scenario_sha256,
+                run_keys=cache.keys,
+            )
+
+        finished = 0
+        try:
+            with _progress(job.num_points) as advance:
+
+                def count(points: int) -> None:
+                    nonlocal finished
+                    finished += points
+                    advance(points)
+
+                result = run_plan(job, trace, cache=cache, progress=count)
+        except KeyboardInterrupt:
+            save({"schema_version": SCHEMA_VERSION, "points_done": finished, "points": job.num_points}, "partial")
+            click.echo(
+                f"\nStopped: {finished} of {job.num_points} points are kept in {store.name} as "
+                f"{plan_id_of(inputs)}; the same command goes on from there.",
+                err=True,
+            )
+            raise SystemExit(130) from None
+        result = {"plan_id": plan_id_of(inputs), "database": store.name, **result}
+        save(result, "complete")
+    return result
+
+
+class _progress:
+    """A progress bar on stderr when it is a terminal, else nothing."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._bar: Any = None
+
+    def __enter__(self) -> Any:
+        if not sys.stderr.isatty():
+            return lambda points: None
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._bar = Progress(
+            TextColumn("simulating"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._bar.start()
+        task = self._bar.add_task("", total=self._total)
+        return lambda points: self._bar.advance(task, points)
+
+    def __exit__(self, *exc: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()

@@ -1,0 +1,164 @@
+"""One run of one policy on a whole trace, with what decides its identity and what is to be said of it.
+
+Models nothing by itself: the run is that of `specsim.engine`, the figures are those of `specsim.metrics`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from specsim.config import PolicySpec
+from specsim.engine.simulator import simulate
+from specsim.errors import ScenarioError
+from specsim.metrics import summarise
+from specsim.planner.compare import SATURATED_BELOW
+from specsim.planner.plan import NOT_MODELLED
+from specsim.planner.points import plain_numbers
+from specsim.planner.question import Question, Side, acceptance_fingerprint
+from specsim.records import RunResult
+from specsim.traces.model import Trace
+from specsim.workload import Workload
+
+__all__ = ["SCHEMA_VERSION", "SingleRun"]
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class SingleRun:
+    """A run before it is simulated.
+
+    Raises:
+        ScenarioError: when the trace is empty, or the policy drafts more than the acceptance model knows.
+    """
+
+    question: Question
+    trace: Trace
+    policy: PolicySpec
+    seed: int = 0
+    warmup_share: float = 0.1
+    concurrency: int | None = None
+    """Requests kept in flight; None: arrival times of the trace."""
+    plain: bool = False
+    """Whether the slow scheduler runs instead of the fast one."""
+
+    def __post_init__(self) -> None:
+        known = self.question.acceptance.max_spec_tokens
+        if self.policy.num_spec_tokens > known:
+            raise ScenarioError(
+                f"policy {self.policy.label}: k {self.policy.num_spec_tokens} is more than the acceptance model "
+                f"'{self.question.acceptance.name}' knows ({known}); lower it"
+            )
+        if not len(self.trace):
+            raise ScenarioError(f"{self.trace.meta.source}: no request is left to simulate; widen the slice")
+
+    @property
+    def side(self) -> Side:
+        """Costs and limits of the policy."""
+        return self.question.side(self.policy)
+
+    def simulate(self) -> RunResult:
+        """Run it."""
+        deployment, side = self.question.deployment, self.side
+        arrivals = self.trace.arrival_s - self.trace.arrival_s[0]
+        return simulate(
+            Workload(self.trace, self.question.acceptance, seed=self.seed),
+            side.cost,
+            limits=side.limits,
+            policy=self.policy,
+            arrival_s=arrivals,
+            concurrency=self.concurrency,
+            replicas=deployment.replicas,
+            router=deployment.router,
+            warmup_share=self.warmup_share,
+            plain=self.plain,
+        )
+
+    def metrics(self, result: RunResult) -> dict[str, Any]:
+        """Every figure of `specsim.metrics.RunMetrics`, nan as None."""
+        return plain_numbers(asdict(summarise(result, self.question.slo)))
+
+    def identity(self) -> dict[str, Any]:
+        """What, beside trace, profile, policy and seed, decides the result."""
+        deployment = self.question.deployment
+        drafts = self.policy.kind != "off"
+        return {
+            "limits": asdict(self.side.limits),
+            "replicas": deployment.replicas,
+            "router": deployment.router,
+            "slo": asdict(self.question.slo),
+            "warmup_share": self.warmup_share,
+            "concurrency": self.concurrency,
+            "plain": self.plain,
+            # Without speculation no draft is ever drawn, so runs are shared by all acceptance models.
+            "acceptance": acceptance_fingerprint(self.question.acceptance) if drafts else "",
+        }
+
+    def describe(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """The JSON form of the run: metrics, where its numbers came from, warnings."""
+        question, profile, trace = self.question, self.side.profile, self.trace
+        k = self.policy.num_spec_tokens
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "policy": {**asdict(self.policy), "label": self.policy.label},
+            "seed": self.seed,
+            "load": {
+                "requests": len(trace),
+                "rate_per_s": trace.rate_per_s if self.concurrency is None and trace.rate_per_s else None,
+                "concurrency": self.concurrency,
+                "warmup_share": self.warmup_share,
+            },
+            "trace": {
+                "source": trace.meta.source,
+                "format": trace.meta.format,
+                "time_unit": trace.meta.time_unit,
+                "rows_read": trace.meta.rows_read,
+                "rows_kept": trace.meta.rows_kept,
+                "dropped": dict(trace.meta.dropped),
+                "notes": list(trace.meta.notes),
+            },
+            "deployment": {**asdict(question.deployment), "names": dict(question.names)},
+            "speculation": asdict(question.speculation),
+            "slo": asdict(question.slo),
+            "limits": asdict(self.side.limits),
+            "profile": {
+                "name": profile.name,
+                "kind": profile.kind,
+                "sha256": profile.sha256,
+                "relative_error": profile.relative_error,
+                "covers": dict(profile.covers),
+                "notes": list(profile.notes),
+            },
+            "acceptance": None
+            if not k
+            else {
+                "source": question.acceptance_source,
+                "expected_length": question.acceptance.expected_length(k),
+                "relative_error": question.acceptance_error,
+            },
+            "engine": "plain" if self.plain else "fast",
+            "metrics": metrics,
+            "warnings": self._warnings(metrics),
+            "assumed": list(question.assumed),
+            "not_modelled": list(NOT_MODELLED),
+        }
+
+    def _warnings(self, metrics: dict[str, Any]) -> list[str]:
+        found = [*self.trace.meta.warnings, *self.side.notes]
+        if metrics["rejected"]:
+            found.append(
+                f"{metrics['rejected']} requests were refused: longer than {self.side.limits.max_model_len} tokens or "
+                f"than the whole cache."
+            )
+        offered, served = metrics["offered_requests_per_s"], metrics["served_requests_per_s"]
+        if self.concurrency is None and offered and served is not None and served < SATURATED_BELOW * offered:
+            found.append(
+                f"The fleet falls behind: {served:.3g} of {offered:.3g} requests/s are served, so latencies grow with "
+                f"the length of the trace."
+            )
+        if metrics["preemptions"]:
+            found.append(f"The cache ran out {metrics['preemptions']} times (preemptions, recomputed later).")
+        if metrics["requests"] < 100:
+            found.append(f"Only {metrics['requests']} requests were measured: percentiles say little.")
+        return found
