@@ -18,13 +18,12 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache
 from typing import Any, TypeVar
 
 from scenarios.lookup import one_line
 from specsim.errors import InputError, ScenarioError, nearest
 
-__all__ = ["NO_VALUE", "Key", "describe_type", "keys_of", "read_record", "write_record"]
+__all__ = ["NO_VALUE", "Key", "describe_type", "field_docs", "keys_of", "read_record", "write_record"]
 
 NO_VALUE = "none"
 """How a file says None where leaving a key out would mean its default."""
@@ -43,7 +42,6 @@ class Key:
     """Default of the field, in its own unit."""
     milliseconds: bool
     """Whether the file has milliseconds where the record has seconds."""
-    doc: str
 
     @property
     def can_be_none(self) -> bool:
@@ -51,17 +49,15 @@ class Key:
         return self.default is not None and type(None) in typing.get_args(self.hint)
 
 
-@cache
-def keys_of(record: Any, *, milliseconds: bool = False) -> tuple[Key, ...]:
+def keys_of(record: type, *, milliseconds: bool = False) -> tuple[Key, ...]:
     """Keys of a dataclass in order; with `milliseconds`, fields named `x_s` are keys named `x_ms`."""
     hints = typing.get_type_hints(record)
-    docs = _field_docs(record)
     found = []
     for field in dataclasses.fields(record):
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         scaled = milliseconds and field.name.endswith("_s")
         name = f"{field.name[:-2]}_ms" if scaled else field.name
-        found.append(Key(name, field.name, hints[field.name], default, scaled, docs.get(field.name, "")))
+        found.append(Key(name, field.name, hints[field.name], default, scaled))
     return tuple(found)
 
 
@@ -211,7 +207,7 @@ def _show(value: Any) -> str:
     return repr(one_line(value)) if isinstance(value, str) else one_line(str(value))
 
 
-def _field_docs(record: type) -> dict[str, str]:
+def field_docs(record: type) -> dict[str, str]:
     """The sentences under each field in the source, on one line."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(record))).body[0]
     docs: dict[str, str] = {}

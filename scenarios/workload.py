@@ -78,7 +78,7 @@ class WorkloadSpec:
     concurrency: int | None = None
     """Requests kept in flight, whatever their arrival times: each completion brings the next."""
     requests: int | None = None
-    """Requests of a synthetic workload; left out: 2000."""
+    """Requests of a synthetic workload; left out: 2000, or eight waves of a closed loop when those are more."""
     duration: str | None = None
     """Length of a synthetic workload instead of a number of requests, e.g. "30m"."""
     prefix_pool: str | None = None
@@ -176,10 +176,10 @@ def load_workload(
     from specsim.traces.synth import spec_from_text, synthesise
 
     if spec.concurrency is not None:
-        from specsim.planner.concurrency import requests_needed, steady_trace
+        from specsim.planner.concurrency import steady_trace
 
         prompt, output = (parse_lengths(str(text), name) for text, name in ((spec.isl, "isl"), (spec.osl, "osl")))
-        count = spec.requests or requests_needed(spec.concurrency, output.mean)
+        count = spec.requests or max(_DEFAULT_REQUESTS, 8 * spec.concurrency)
         return steady_trace(prompt, output, spec.concurrency, count, seed)
     arrivals = spec.arrivals if spec.arrivals is not None else f"poisson:{spec.rate_per_s!r}"
     requests = _DEFAULT_REQUESTS if spec.requests is None and spec.duration is None else spec.requests

@@ -1,0 +1,262 @@
+"""`specsim simulate`: one run of one policy on a scenario, all metrics, stored so that the same call reuses it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from specsim.cli.scenario_options import (
+    deployment_from,
+    deployment_options,
+    parse_policy,
+    slo_from,
+    slo_options,
+    speculation_from,
+    speculation_options,
+)
+from specsim.cli.trace import trace_options
+
+if TYPE_CHECKING:
+    from scenarios.loader import ScenarioFile
+    from scenarios.workload import WorkloadSpec
+    from specsim.config import PolicySpec
+    from specsim.planner.single import SingleRun
+    from specsim.traces.model import Trace
+
+__all__ = ["simulate"]
+
+_BIG_FILE_BYTES = 20 << 20
+
+
+@click.command()
+@click.argument("scenario")
+@click.option("--policy", metavar="POLICY", help="off, static:K, schedule:1-16=5,17-512=0, off_above:K:B or goodput:K.")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of luck and of everything drawn.  [default: the plan's]")
+@click.option("--concurrency", type=int, metavar="N", help="Keep N requests in flight instead of arrival times.")
+@click.option("--warmup-share", type=float, metavar="SHARE", help="Requests at the start that do not count.")
+@click.option("--trace", metavar="PATH", help="Use this request log instead of the scenario's workload.")
+@trace_options
+@deployment_options
+@speculation_options
+@slo_options
+@click.option("--plain", is_flag=True, help="Run the slow scheduler that the fast one is checked against.")
+@click.option("--requests-out", metavar="FILE", help="Write one row a request, as .csv or .jsonl.")
+@click.option("--force", is_flag=True, help="Replace the file of --requests-out.")
+@click.option("--db", envvar="SPECSIM_DB", metavar="PATH|URL", help="Results database.  [default: specsim.db]")
+@click.option("--store/--no-store", default=True, show_default=True, help="Keep the run, and reuse a stored one.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+def simulate(
+    scenario: str,
+    policy: str | None,
+    seed: int | None,
+    plain: bool,
+    requests_out: str | None,
+    force: bool,
+    db: str | None,
+    store: bool,
+    as_json: bool,
+    **values: Any,
+) -> None:
+    """Simulate a scenario once and print its metrics.
+
+    SCENARIO is a TOML file or the name of a ready one; flags overrule what it says.
+
+    \b
+    Examples:
+      specsim simulate llama-8b-h100-eagle
+      specsim simulate chat.toml --policy off_above:3:64 --seed 3 --requests-out requests.csv
+    """
+    from scenarios.loader import load_scenario
+
+    if requests_out is not None:
+        from specsim.report.run import check_requests_file
+
+        check_requests_file(requests_out, force=force)
+    item = _overruled(load_scenario(scenario), values, seed)
+    run = _prepare(item, policy, plain)
+    if store:
+        from db.store import Store
+
+        with Store.open(db) as opened:
+            run_id, reused, metrics = _stored(opened, run, item, requests_out)
+    else:
+        run_id, reused, metrics = None, False, _simulated(run, requests_out)
+    result = {"scenario": scenario, "run_id": run_id, "reused": reused, **run.describe(metrics)}
+    if as_json:
+        click.echo(json.dumps(result, allow_nan=False))
+        return
+    from specsim.report.run import run_text
+
+    click.echo(run_text(result).rstrip("\n"))
+
+
+def _overruled(item: ScenarioFile, values: dict[str, Any], seed: int | None) -> ScenarioFile:
+    """The scenario with every flag that was given laid over it."""
+    changes: dict[str, Any] = {}
+    if seed is not None:
+        changes["seed"] = seed
+    warmup = values.pop("warmup_share")
+    if warmup is not None:
+        changes["warmup_share"] = warmup
+    return replace(
+        item,
+        deployment=deployment_from(values, item.deployment),
+        speculation=speculation_from(values, item.speculation),
+        slo=slo_from(values, item.slo),
+        plan=replace(item.plan, **changes),
+        workload=_workload(item, values),
+    )
+
+
+def _workload(item: ScenarioFile, values: dict[str, Any]) -> WorkloadSpec:
+    """The workload with the reading flags over it; `--trace` replaces it whole."""
+    from scenarios.workload import WorkloadSpec
+    from specsim.errors import ScenarioError
+    from specsim.traces.options import parse_columns
+
+    given = {name: value for name, value in values.items() if value is not None and value != () and value is not False}
+    if given.pop("no_spread_grid", False):
+        given["spread_grid"] = False
+    if "columns" in given:
+        given["columns"] = parse_columns(list(given["columns"]))
+    known = {f.name for f in fields(WorkloadSpec)}
+    unknown = sorted(set(given) - known)
+    if unknown:
+        raise ScenarioError(f"--{unknown[0].replace('_', '-')} does nothing in specsim simulate; leave it out")
+    if "trace" in given:
+        # A path on the command line starts here, not at the folder of the scenario.
+        if given["trace"] != "-":
+            given["trace"] = os.path.abspath(os.path.expanduser(given["trace"]))
+        return WorkloadSpec(**given)
+    if item.workload is None:
+        raise ScenarioError(f"{item.path}: has no [workload]; add one, or give --trace")
+    if "concurrency" in given and item.workload.trace is None:
+        given |= dict.fromkeys(("rate_per_s", "arrivals", "duration", "prefix_pool"))
+    return replace(item.workload, **given)
+
+
+def _prepare(item: ScenarioFile, policy: str | None, plain: bool) -> SingleRun:
+    from scenarios.resolve import resolve
+    from specsim.planner.single import SingleRun
+
+    assert item.workload is not None
+    chosen, assumed = _policy(item, policy)
+    question = resolve(item.deployment, item.speculation, item.slo, assumed=assumed)
+    trace = _read(item)
+    return SingleRun(
+        question=question,
+        trace=trace,
+        policy=chosen,
+        seed=item.plan.seed,
+        warmup_share=item.plan.warmup_share,
+        concurrency=item.workload.concurrency,
+        plain=plain,
+    )
+
+
+def _policy(item: ScenarioFile, text: str | None) -> tuple[PolicySpec, tuple[str, ...]]:
+    """The policy of the flag, of the file, or static at the k nearest to 3."""
+    from specsim.config import PolicySpec
+
+    if text is not None:
+        return parse_policy(text), ()
+    if item.policy is not None:
+        return item.policy, ()
+    k = min(item.speculation.num_spec_tokens, key=lambda k: (abs(k - 3), k))
+    return PolicySpec("static", k), (f"No policy is given: static k={k} is assumed.",)
+
+
+def _read(item: ScenarioFile) -> Trace:
+    """The requests, with a progress bar when the log is big and standard error a terminal."""
+    from scenarios.workload import load_workload
+
+    spec = item.workload
+    assert spec is not None
+    path = None if spec.trace in (None, "-") else item.folder / Path(str(spec.trace)).expanduser()
+    size = path.stat().st_size if path is not None and path.is_file() else 0
+    if size < _BIG_FILE_BYTES or not sys.stderr.isatty():
+        return load_workload(spec, folder=item.folder, seed=item.plan.seed)
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading the log", total=size)
+        return load_workload(spec, folder=item.folder, seed=item.plan.seed,
+                             progress=lambda done: bar.update(task, completed=done))  # fmt: skip
+
+
+def _simulated(run: SingleRun, requests_out: str | None) -> dict[str, Any]:
+    result = run.simulate()
+    if requests_out is not None:
+        from specsim.report.run import write_requests
+
+        write_requests(result.requests, requests_out)
+    return run.metrics(result)
+
+
+def _stored(
+    store: Any, run: SingleRun, item: ScenarioFile, requests_out: str | None
+) -> tuple[str, bool, dict[str, Any]]:
+    """(run id, whether a stored run was reused, metrics). Rows of requests are not stored, so they are run again."""
+    import specsim
+    from db.canonical import run_key
+    from specsim.cli.run_cache import code_version
+    from specsim.traces.write import fingerprint
+
+    started = datetime.now(UTC)
+    trace, profile, code = run.trace, run.side.profile, code_version()
+    trace_sha256 = fingerprint(trace)
+    point = run.identity()
+    key = run_key(
+        trace_sha256=trace_sha256,
+        trace_slice=None,
+        profile_sha256=profile.sha256,
+        limits=[point["limits"], point["replicas"], point["router"]],
+        policy=asdict(run.policy),
+        acceptance=point["acceptance"],
+        load=point["concurrency"],
+        seed=run.seed,
+        code_version=code,
+        extra=[point["slo"], point["warmup_share"], point["plain"], "simulate"],
+    )
+    known = store.find_run(key)
+    if known is not None:
+        if requests_out is not None:
+            _simulated(run, requests_out)
+        return known["id"], True, known["metrics"]
+    metrics = _simulated(run, requests_out)
+    meta = trace.meta
+    store.save_trace(
+        trace_sha256,
+        source=meta.source,
+        format=meta.format,
+        rows=len(trace),
+        span_s=trace.span_s,
+        stats={"file_sha256": meta.sha256, "time_unit": meta.time_unit, "rows_read": meta.rows_read,
+               "dropped": dict(meta.dropped), "notes": meta.notes, "warnings": meta.warnings},
+    )  # fmt: skip
+    store.save_profile(profile.sha256, name=profile.name, kind=profile.kind, body=profile.to_dict())
+    scenario = {**asdict(item), "path": item.path.name}
+    run_id = store.save_run(
+        key,
+        metrics=metrics,
+        policy=asdict(run.policy),
+        policy_label=run.policy.label,
+        load_per_s=None if run.concurrency is not None or not trace.rate_per_s else trace.rate_per_s,
+        seed=run.seed,
+        trace_sha256=trace_sha256,
+        profile_sha256=profile.sha256,
+        scenario_sha256=store.save_scenario(scenario),
+        point=point,
+        code_version=code,
+        specsim_version=specsim.__version__,
+        started_utc=started,
+    )
+    return run_id, False, metrics

@@ -1,0 +1,141 @@
+"""The text of one run, from its JSON form, and its requests as a file."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from specsim.errors import ScenarioError
+from specsim.records import RequestColumns
+from specsim.report.text import Page, number, percent
+
+__all__ = ["check_requests_file", "run_text", "write_requests"]
+
+_STATISTICS = ("mean", "p50", "p95", "p99")
+_LATENCIES = {
+    "ttft": "time to first token",
+    "tpot": "time per output token",
+    "itl_chunk": "gap between deliveries",
+    "itl_token": "gap between tokens",
+    "e2e": "whole request",
+    "queue": "wait for the engine",
+}
+"""Beginning of a metric's name -> what the table calls it."""
+_FRACTIONS = ("_share", "_rate", "_use", "kv_peak", "utilisation")
+
+
+def run_text(result: Mapping[str, Any], *, color: bool = False) -> str:
+    """Question, latencies in ms, every other metric with its unit, warnings; at most 100 columns."""
+    page = Page(color=color)
+    metrics = dict(result["metrics"])
+    page.heading(f"Run {result['run_id'] or '(not stored)'}{', reused from the store' if result['reused'] else ''}")
+    page.facts(_facts(result))
+    page.heading("Latency, ms")
+    page.table(["", *_STATISTICS], [_latency_row(name, metrics) for name in _LATENCIES])
+    page.heading("Everything else")
+    left = [(name, _value(name, value)) for name, value in metrics.items()]
+    half = -(-len(left) // 2)
+    right = [*left[half:], ("", "")][:half]
+    page.table(["", "", "", ""], [[*a, f"  {b[0]}", b[1]] for a, b in zip(left[:half], right, strict=True)])
+    if result["warnings"]:
+        page.heading("Warnings")
+        for warning in result["warnings"]:
+            page.line(warning)
+    return page.text()
+
+
+def _facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    deployment, load, profile = result["deployment"], result["load"], result["profile"]
+    names, acceptance, slo = deployment["names"], result["acceptance"], result["slo"]
+    method = result["speculation"]["method"]
+    rate = f"{load['rate_per_s']:.4g} requests/s" if load["rate_per_s"] else "arrival times of the log"
+    arriving = f"{load['concurrency']} in flight" if load["concurrency"] else rate
+    rows = [
+        ("scenario", str(result["scenario"])),
+        ("policy", f"{result['policy']['label']}, seed {result['seed']}, {result['engine']} scheduler"),
+        (
+            "deployment",
+            f"{names['target']} on {names['gpu']}, tp {deployment['tp']}, {deployment['replicas']} replica(s)",
+        ),
+        ("workload", f"{result['trace']['source']}: {load['requests']:,} requests, {arriving}"),
+        ("profile", f"{profile['kind']}, step times +-{percent(profile['relative_error'])}: {profile['name']}"),
+    ]
+    if acceptance is not None:
+        length = f"{acceptance['expected_length']:.2f} tokens a round (+-{percent(acceptance['relative_error'])})"
+        rows.append(("speculation", f"{method}, drafter {names['draft']}"))
+        rows.append(("acceptance", f"{length}; {acceptance['source']}"))
+    asked = [f"{name.upper()} {slo[f'{name}_s'] * 1e3:g} ms" for name in ("ttft", "tpot") if slo[f"{name}_s"]]
+    rows.append(("objective", f"{' and '.join(asked) or 'none'} for {percent(slo['share'])} of requests"))
+    rows += [("note", text) for text in (*result["trace"]["notes"], *profile["notes"])]
+    rows += [("assumed", text) for text in result["assumed"]]
+    return rows
+
+
+def _latency_row(name: str, metrics: dict[str, Any]) -> list[str]:
+    """Takes the statistics of one latency out of `metrics`."""
+    cells = []
+    for statistic in _STATISTICS:
+        key = f"{name}_{statistic}_s"
+        known = key in metrics
+        value = metrics.pop(key, None)
+        cells.append(number(value * 1e3) if value is not None else "-" if known else "")
+    return [f"{name} ({_LATENCIES[name]})", *cells]
+
+
+def _value(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if name.endswith(_FRACTIONS):
+        return percent(value)
+    return number(value, 4) + ("/s" if name.endswith("_per_s") else "")
+
+
+def check_requests_file(path: str, *, force: bool) -> None:
+    """Refuse a file that `write_requests` could not write, before anything is simulated.
+
+    Raises:
+        ScenarioError: a suffix other than .csv and .jsonl, a missing folder, or a file that exists without `force`.
+    """
+    target = Path(path)
+    if target.suffix not in (".csv", ".jsonl"):
+        raise ScenarioError(f"--requests-out {path}: the name must end in .csv or .jsonl")
+    if not target.parent.is_dir():
+        raise ScenarioError(f"--requests-out {path}: folder {target.parent} does not exist; make it first")
+    if target.exists() and not force:
+        raise ScenarioError(f"--requests-out {path}: the file exists; give another name, or --force to replace it")
+
+
+def _rows(requests: RequestColumns) -> Iterator[dict[str, Any]]:
+    names = [f.name for f in fields(RequestColumns)]
+    columns = [getattr(requests, name).tolist() for name in names]
+    for index, values in enumerate(zip(*columns, strict=True)):
+        plain = (None if isinstance(v, float) and not math.isfinite(v) else v for v in values)
+        yield {"request": index, **dict(zip(names, plain, strict=True))}
+
+
+def write_requests(requests: RequestColumns, path: str) -> None:
+    """One row a request in trace order, times in s, what did not happen left empty (null in .jsonl).
+
+    Raises:
+        ScenarioError: when the file cannot be written; an old one is then left as it was.
+    """
+    target = Path(path)
+    draft = target.with_name(f".{target.name}.part")
+    try:
+        with draft.open("w", encoding="utf-8", newline="") as out:
+            if target.suffix == ".csv":
+                table = csv.DictWriter(out, ["request", *(f.name for f in fields(RequestColumns))], lineterminator="\n")
+                table.writeheader()
+                table.writerows(_rows(requests))
+            else:
+                out.writelines(json.dumps(row, allow_nan=False) + "\n" for row in _rows(requests))
+        os.replace(draft, target)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise ScenarioError(f"--requests-out {path}: cannot be written: {error.strerror}") from error
