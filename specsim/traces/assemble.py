@@ -148,12 +148,13 @@ def assemble(
         warnings.append(f"the unit of time is a guess: {unit}; --time-unit overrules it")
     rows_kept = len(seconds)
     span = float(np.ptp(seconds))
-    if rows_kept >= 10 and span == 0:
+    if rows_kept >= 10 and span == 0 and options.time_unit is None and not form.keeps_zero:
         raise TraceError(
             f"{sink.source}: all {rows_kept:,} requests arrive at the same time, so the column {column} is no arrival"
-            " time; name another with --column arrival=NAME, or draw arrivals with --arrivals poisson:RATE"
+            " time; name another with --column arrival=NAME, draw arrivals with --arrivals poisson:RATE, or give"
+            " --time-unit s if they really come at once"
         )
-    if rows_kept >= 10 and (rows_kept - 1) / span > 10_000 and options.arrivals is None:
+    if rows_kept >= 10 and span > 0 and (rows_kept - 1) / span > 10_000 and options.arrivals is None:
         warnings.append(f"{(rows_kept - 1) / span:,.0f} requests/s: is --time-unit {options.time_unit} right?")
     order: np.ndarray | None = None if keep is None else np.flatnonzero(keep)
     backward = int((np.diff(seconds) < 0).sum())

@@ -125,8 +125,8 @@ def _check_rows(sink: RowSink, warnings: list[str]) -> None:
         )
     if sink.bad_rows > 0.1 * sink.rows_read:
         warnings.append(
-            f"{sink.bad_rows:,} of {sink.rows_read:,} rows could not be used because they are malformed or incomplete: is the format"
-            " right, and the file whole?"
+            f"{sink.bad_rows:,} of {sink.rows_read:,} rows are malformed or incomplete and were not used: is"
+            " the format right, and the file whole?"
         )
 
 

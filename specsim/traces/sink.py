@@ -98,9 +98,9 @@ class RowSink:
             code = self.session_codes.get(session, -1)
             if code < 0:
                 code = self.session_codes[session] = len(self.session_codes)
-        if hash_ids:
+        if hash_ids is not None:
             self.hash_ids.add(hash_ids, code if local_hashes else None)
-            self.has_hashes = True
+            self.has_hashes = self.has_hashes or len(hash_ids) > 0
         self.hash_ends.append(len(self.hash_ids))
         self.times.append(time)
         self.prompts.append(prompt)
