@@ -5,6 +5,8 @@ Handles everything: k that changes, drafts cut by the token budget or the model'
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from specsim.engine.decode_batch import Advance, DecodeSetup, Peek
@@ -40,8 +42,8 @@ class ColumnBatch:
         self._length_cuts = longest + setup.num_spec_tokens > self._max_len
         self._span = np.zeros(SPANS, dtype=np.int64)
         self._proposes: np.ndarray | None = None
-        self._span_end = 0
-        self.count = 0
+        self._span_end = self._first = 0
+        self._rows = 0
         self._ids: list[int] = []
         self._k = 0
         self._use(np.zeros((6, ROWS), dtype=np.int64))
@@ -50,6 +52,11 @@ class ColumnBatch:
         self._served = 0
         self._cut_drafts: np.ndarray | None = None
         self._grow: np.ndarray | None = None
+
+    @property
+    def count(self) -> int:
+        """Requests in the batch."""
+        return self._rows
 
     def _use(self, columns: np.ndarray) -> None:
         """Name the rows of the table in which each request has a column."""
@@ -67,7 +74,7 @@ class ColumnBatch:
         first = int(chunk.offsets[request % CHUNK])
         length = output - emitted
         self._make_room(length)
-        start, n = self._span_end, self.count
+        start, n = self._span_end, self._rows
         self._span[start : start + length] = chunk.span[first + emitted : first + output]
         if chunk.proposes is not None:
             if self._proposes is None:
@@ -85,10 +92,10 @@ class ColumnBatch:
         self._drafts[n] = next_k
         self._trim_drafts(slice(n, n + 1))
         self._kv_tokens += context
-        self.count = n + 1
+        self._rows = n + 1
 
     def peek(self, budget_tokens: int) -> Peek:
-        n = self.count
+        n = self._rows
         self._cut_drafts = None
         if n == 0:
             self._served, self._grow = 0, None
@@ -124,7 +131,7 @@ class ColumnBatch:
 
     def advance(self, next_k: int, waiting: set[int]) -> Advance:
         result = Advance()
-        n, served = self.count, self._served
+        n, served = self._rows, self._served
         if served == 0:
             result.waited = self._ids[:n]
             return result
@@ -150,13 +157,13 @@ class ColumnBatch:
         return result
 
     def pop_tail(self, request: int) -> tuple[int, int]:
-        n = self.count - 1
+        n = self._rows - 1
         if self._ids[n] != request:
             raise InvariantError(f"request {request} is to be preempted but {self._ids[n]} was admitted last")
         emitted = self._workload.output_tokens[request] - int(self._end[n] - self._at[n])
         self._kv_tokens -= int(self._at[n] + self._offset[n])
         self._ids.pop()
-        self.count = n
+        self._rows = n
         return emitted, self._taken(n)
 
     def _taken(self, row: int) -> int:
@@ -172,29 +179,32 @@ class ColumnBatch:
         result.finished = [(self._ids[row], self._taken(row)) for row in done.tolist()]
         for row in done.tolist():
             self._kv_tokens -= int(self._at[row] + self._offset[row])
-        keep = np.ones(self.count, dtype=bool)
+        keep = np.ones(self._rows, dtype=bool)
         keep[done] = False
-        left = self.count - len(done)
-        self._columns[:, :left] = self._columns[:, : self.count].compress(keep, axis=1)
-        for row in reversed(done.tolist()):
-            del self._ids[row]
-        self.count = left
+        self._keep(keep)
+
+    def _keep(self, keep: np.ndarray) -> None:
+        """Drop the rows that are not to be kept, leaving the others in order."""
+        left = int(np.count_nonzero(keep))
+        self._columns[:, :left] = self._columns[:, : self._rows].compress(keep, axis=1)
+        self._ids = list(itertools.compress(self._ids, keep.tolist()))
+        self._rows = left
 
     def _make_room(self, length: int) -> None:
-        if self.count == len(self._at):
+        if self._rows == len(self._at):
             self._use(np.concatenate((self._columns, np.zeros_like(self._columns)), axis=1))
         if self._span_end + length <= len(self._span):
             return
-        n = self.count
+        n = self._rows
         left = self._end[:n] - self._at[:n]
         total = int(left.sum())
         size = len(self._span)
-        while total + length > size // 2:
+        while self._first + total + length > size // 2:
             size *= 2
         old, old_proposes = self._span, self._proposes
         self._span = np.zeros(size, dtype=old.dtype)
         self._proposes = None if old_proposes is None else np.ones(size, dtype=bool)
-        start = 0
+        start = self._first
         for row in range(n):
             at, end = int(self._at[row]), int(self._end[row])
             self._span[start : start + end - at] = old[at:end]

@@ -1,0 +1,46 @@
+# Two commands for a fresh machine: `make demo` and `make test`. Both need only Python 3.11+, make and a package index.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+TORCH ?= torch==2.13.0
+TRACE ?= examples/azure_llm_2023_conv_rows1-10000.csv
+PYTEST ?=
+
+.PHONY: help demo test bench lint docs clean
+
+help:  ## what each target does
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+demo: $(VENV)/.installed  ## environment, install, and a plan on a real trace
+	$(BIN)/specsim plan --trace $(TRACE)
+
+test: $(VENV)/.tested  ## everything the tests need, and all tests
+	$(BIN)/python -m pytest $(PYTEST)
+
+bench: $(VENV)/.tested  ## simulation speed as ratios to a bare SimPy event
+	$(BIN)/python -m pytest tests/bench --benchmark-only -q
+
+lint: $(VENV)/.tested  ## style and types
+	$(BIN)/pip install -q -e '.[lint]'
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+docs: $(VENV)/.tested  ## regenerate what the docs take from the code
+	$(BIN)/cog -r README.md $$(grep -rl '\[\[\[cog' docs)
+
+clean:  ## remove the environment and caches
+	rm -rf $(VENV) build *.egg-info .pytest_cache .hypothesis
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "specsim needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install -q -e .
+	touch $@
+
+# torch first and by version: a range given to pip alone may fetch a GPU build of several gigabytes
+$(VENV)/.tested: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install -q '$(TORCH)'
+	$(BIN)/pip install -q -e '.[test,postgresql,calibrate]'
+	touch $@ $(VENV)/.installed
