@@ -11,7 +11,6 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -164,62 +163,19 @@ def _emit(data: dict[str, Any]) -> None:
     click.echo(json.dumps({"schema_version": SCHEMA_VERSION, **data}, ensure_ascii=False, allow_nan=False))
 
 
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _span(seconds: float) -> str:
-    for unit, name in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= 2 * unit:
-            return f"{seconds:,.0f} s ({seconds / unit:.1f} {name})"
-    return f"{seconds:.4g} s"
-
-
-def _facts(item: Trace, stats: TraceStats) -> list[tuple[str, str]]:
-    meta = item.meta
-    rows = [
-        ("format", meta.format),
-        ("unit of time", meta.time_unit),
-        ("rows", f"{meta.rows_read:,} read, {meta.rows_kept:,} kept, {sum(meta.dropped.values()):,} not used"),
-    ]
-    rows += [
-        ("  not used", f"{count:,} x {reason} ({meta.dropped_examples.get(reason, '')})")
-        for reason, count in sorted(meta.dropped.items(), key=lambda pair: -pair[1])
-    ]
-    peak_from = _span(stats.busiest_minute_start_s)
-    rows += [
-        ("requests", f"{stats.rows:,}"),
-        ("span", _span(stats.span_s)),
-        ("rate", f"{_number(stats.rate_per_s)} requests/s"),
-        ("busiest minute", f"{_number(stats.busiest_minute_rate_per_s)} requests/s, from {peak_from}"),
-        ("burstiness", f"CV of gaps {_number(stats.gap_cv)}, D60 {_number(stats.dispersion_60s)} (1 is Poisson)"),
-    ]
-    for name, tokens in (("prompt tokens", stats.prompt), ("output tokens", stats.output)):
-        shown = [_number(value) for value in (tokens.mean, tokens.p50, tokens.p95, tokens.p99, tokens.max)]
-        rows.append((name, "mean {}, p50 {}, p95 {}, p99 {}, max {}".format(*shown)))
-    rows.append(("prefill share", f"{stats.prefill_token_share:.1%} of all tokens"))
-    if stats.prefix_reuse is not None:
-        block = item.hash_block_tokens
-        rows.append(("prefix reuse", f"{stats.prefix_reuse:.1%} of {block}-token blocks, with an endless cache"))
-    if stats.sessions is not None:
-        rows.append(("sessions", f"{stats.sessions:,}"))
-    rows.append(("short outputs", f"{stats.short_output_share:.1%} under 8 tokens"))
-    return rows
-
-
 def _show(item: Trace, stats: TraceStats) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
+
+    from specsim.traces.facts import facts
 
     out = io.StringIO()
     console = Console(file=out, width=_WIDTH, highlight=False, markup=False)
     table = Table(box=box.SIMPLE_HEAD, show_header=False, padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for name, text in _facts(item, stats):
+    for name, text in facts(item, stats):
         table.add_row(name, text)
     console.print(item.meta.source)
     console.print(table)
@@ -228,21 +184,6 @@ def _show(item: Trace, stats: TraceStats) -> None:
     for warning in stats.warnings:
         console.print(f"warning: {warning}")
     click.echo("\n".join(line.rstrip() for line in out.getvalue().splitlines()))
-
-
-def summary(item: Trace) -> dict[str, Any]:
-    """What `--json` prints about a trace: `meta`, `stats` and the `fingerprint` of the requests."""
-    from specsim.traces.stats import describe
-    from specsim.traces.write import fingerprint
-
-    meta = {name: getattr(item.meta, name) for name in item.meta.__dataclass_fields__}
-    meta["dropped"], meta["dropped_examples"] = dict(item.meta.dropped), dict(item.meta.dropped_examples)
-    return {
-        "meta": meta,
-        "stats": asdict(describe(item)),
-        "hash_block_tokens": item.hash_block_tokens,
-        "fingerprint": fingerprint(item),
-    }
 
 
 @click.group()
@@ -266,6 +207,8 @@ def inspect(path: str, as_json: bool, **values: Any) -> None:
     """
     item = load_trace_from_options(path, values)
     if as_json:
+        from specsim.traces.facts import summary
+
         _emit(summary(item))
         return
     from specsim.traces.stats import describe
@@ -276,6 +219,8 @@ def inspect(path: str, as_json: bool, **values: Any) -> None:
 def _written(item: Trace, output: str, as_json: bool) -> None:
     """Say what was written: JSON to stdout when asked, else a line to stderr."""
     if as_json:
+        from specsim.traces.facts import summary
+
         _emit({"output": output, **summary(item)})
         return
     click.echo(f"{len(item):,} requests over {item.span_s:,.4g} s written to {output}", err=True)
@@ -339,7 +284,8 @@ def synth(output: str, form: str | None, force: bool, as_json: bool, **values: A
       specsim trace synth --arrivals gamma:8:2 --duration 20m --isl lognormal:1200:4000 --osl 200 -o load.jsonl
     """
     from specsim.traces import read_trace
-    from specsim.traces.synth import spec_from_text, synthesise
+    from specsim.traces.recipe import spec_from_text
+    from specsim.traces.synth import synthesise
     from specsim.traces.write import write_trace
 
     form = _writes(output, form, as_json)

@@ -77,6 +77,7 @@ class RowMapper:
         self.estimated_rows = 0
         self._estimated = False
         self.default_rows = 0
+        self.undelayed_rows = 0
         self._session_time: dict[Any, float] = {}
         self._offset_s: dict[Any, float] = {}
         self._chained = form.name == "bailian" and "session" not in options.columns
@@ -216,10 +217,12 @@ class RowMapper:
             raise RowProblem("delay out of range", show(delay))
         self.delays = self.delays or delay is not None
         if session in self._session_time:
+            self.undelayed_rows += delay is None
             self._session_time[session] += wait_ms
             return self._session_time[session], False
         if self.options.session_rate_per_s is None:
             raise RowProblem("turn of a session without a start time (--session-rate draws starts)")
+        self.undelayed_rows += delay is None and session in self._offset_s
         offset_s = self._offset_s.get(session, 0.0) + wait_ms / 1000
         self._offset_s[session] = offset_s
         return offset_s, True

@@ -53,61 +53,29 @@ def _servegen(path: str | Path, options: ReadOptions) -> Trace:
 
 
 def _read(source: TextSource, layout: Layout, options: ReadOptions) -> Trace:
+    """The whole trace of one text, before slicing."""
     sample = layout.sample()
     form = find_format(options.trace_format) if options.trace_format else detect(sample)
-    notes: list[str] = [
-        f"detected as {form.title}" if not options.trace_format else f"read as {form.title}",
-        *form.notes,
-    ]
-    warnings: list[str] = []
     if sample.rows or sample.header:
         _check_format(source.name, sample, form, options)
         _check_columns(source.name, layout, sample, form, options)
     sink = RowSink(source.name, options.strict)
     mapper = RowMapper(form, options, sink, sample.keys if layout.kind == "csv" else None)
-    take, drop = mapper.take, sink.drop
     for line, record in layout.records():
         if type(record) is dict:
-            take(record, line)
+            mapper.take(record, line)
         elif isinstance(record, BadRecord):
-            drop(line, record.reason, record.detail, bad=record.bad)
+            sink.drop(line, record.reason, record.detail, bad=record.bad)
     refuse_empty(sink)
-    _check_rows(sink, warnings)
-    if mapper.estimated_rows:
-        which = "bytes" if options.bytes_per_token else "text"
-        per_token = options.bytes_per_token or options.chars_per_token
-        assert per_token is not None
-        warnings.append(
-            f"tokens of {mapper.estimated_rows:,} rows are estimated from {which} at {per_token[0]:g} (prompt) and"
-            f" {per_token[1]:g} (output) a token: lengths are only as good as that"
-        )
-    if mapper.default_rows:
-        warnings.append(
-            f"{mapper.default_rows:,} rows do not say their output: {options.default_output_tokens} tokens assumed"
-        )
-    if source.encoding != "UTF-8":
-        notes.append(f"text encoding: {source.encoding}")
-    if sink.clock.kind == "date" and sink.clock.dates.naive_rows:
-        notes.append(f"{sink.clock.dates.naive_rows:,} dates have no time zone and were taken as UTC")
-    if sink.clock.dates.month_first_rows:
-        notes.append("dates with slashes were read month first")
+    notes = _notes(source, form, options, sink)
+    warnings = _warnings(options, sink, mapper)
     stated = "ms" if mapper.delays and form.unit is None else form.unit
-    names = options.columns.get("arrival") or next(
-        (
-            layout.originals.get(compact(name), name)
-            for name in form.columns.get("arrival", ())
-            if compact(name) in sample.keys
-        ),
-        next(iter(form.columns.get("arrival", ("time",)))),
-    )
-    if "arrival" in options.columns:
-        stated = None
     return assemble(
         sink,
         form,
         options,
-        column=names,
-        stated=stated,
+        column=_time_column(layout, sample, form, options),
+        stated=None if "arrival" in options.columns else stated,
         block_stated=_stated_block(sample, notes),
         sha256=source.sha256,
         notes=notes,
@@ -115,19 +83,65 @@ def _read(source: TextSource, layout: Layout, options: ReadOptions) -> Trace:
     )
 
 
-def _check_rows(sink: RowSink, warnings: list[str]) -> None:
-    """Refuse a time column of two kinds; warn when many rows were unreadable."""
+def _time_column(layout: Layout, sample: Sample, form: Format, options: ReadOptions) -> str:
+    """The time column as the file spells it."""
+    if "arrival" in options.columns:
+        return options.columns["arrival"]
+    candidates = (*form.columns.get("arrival", ()), *form.columns.get("end", ()))
+    present = (layout.originals.get(compact(name), name) for name in candidates if compact(name) in sample.keys)
+    return next(present, candidates[0] if candidates else "time")
+
+
+def _notes(source: TextSource, form: Format, options: ReadOptions, sink: RowSink) -> list[str]:
+    """What was detected and assumed while reading."""
+    notes = [f"{'read' if options.trace_format else 'detected'} as {form.title}", *form.notes]
+    if source.encoding != "UTF-8":
+        notes.append(f"text encoding: {source.encoding}")
+    dates = sink.clock.dates
+    if dates.naive_rows:
+        notes.append(f"{dates.naive_rows:,} dates have no time zone and were taken as UTC")
+    if dates.month_first_rows:
+        notes.append("dates with slashes were read month first")
+    if sink.clock.kind == "date" and options.time_unit is not None:
+        notes.append(f"--time-unit {options.time_unit} was not needed: the time column holds dates")
+    return notes
+
+
+def _warnings(options: ReadOptions, sink: RowSink, mapper: RowMapper) -> list[str]:
+    """What of the rows makes the trace less trustworthy.
+
+    Raises:
+        TraceError: a time column of dates and numbers.
+    """
     other = sink.dropped.get(OTHER_KIND, 0)
     if other > 0.05 * sink.rows_read:
         raise TraceError(
             f"{sink.source}: {sink.examples[OTHER_KIND]}: the time column holds dates and numbers ({other:,} rows"
             " differ from the first): mixed units; make it uniform, or choose another with --column arrival=NAME"
         )
+    out: list[str] = []
     if sink.bad_rows > 0.1 * sink.rows_read:
-        warnings.append(
-            f"{sink.bad_rows:,} of {sink.rows_read:,} rows are malformed or incomplete and were not used: is"
-            " the format right, and the file whole?"
+        out.append(
+            f"{sink.bad_rows:,} of {sink.rows_read:,} rows are malformed or incomplete and were not used: is the"
+            " format right, and the file whole?"
         )
+    per_token = options.bytes_per_token or options.chars_per_token
+    if mapper.estimated_rows and per_token is not None:
+        which = "bytes" if options.bytes_per_token else "text"
+        out.append(
+            f"tokens of {mapper.estimated_rows:,} rows are estimated from {which} at {per_token[0]:g} (prompt) and"
+            f" {per_token[1]:g} (output) a token: lengths are only as good as that"
+        )
+    if mapper.default_rows:
+        out.append(
+            f"{mapper.default_rows:,} rows do not say their output: {options.default_output_tokens} tokens assumed"
+        )
+    if mapper.undelayed_rows:
+        out.append(
+            f"{mapper.undelayed_rows:,} later turns of a session have no delay and arrive together with the turn"
+            " before, since the time of its answer is not known here"
+        )
+    return out
 
 
 def _stated_block(sample: Sample, notes: list[str]) -> int | None:

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from specsim.errors import TraceError
 from specsim.traces import ReadOptions, Trace, TraceMeta, read_trace
 from specsim.traces.options import ArrivalProcess
-from specsim.traces.stats import describe
-from specsim.traces.synth import (
+from specsim.traces.recipe import (
     LengthSpec,
     PrefixPool,
     RateProfile,
@@ -20,8 +19,9 @@ from specsim.traces.synth import (
     parse_pool,
     parse_profile,
     spec_from_text,
-    synthesise,
 )
+from specsim.traces.stats import describe
+from specsim.traces.synth import synthesise
 from specsim.traces.write import fingerprint, write_trace
 
 FIXED = {"prompt": LengthSpec(100), "output": LengthSpec(20)}
