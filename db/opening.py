@@ -60,12 +60,8 @@ def _prepare(
         _check_health(engine, where)
         use_write_ahead_log(engine)
 
-    def migrate(connection: sa.Connection) -> None:
-        migrations.check(connection, where.name, steps=steps)  # again: now nobody else can change it
-        migrations.apply(connection, steps=steps)
-
     if todo:
-        write(engine, migrate, timeout_s=timeout_s)
+        write(engine, lambda connection: migrations.apply(connection, where.name, steps=steps), timeout_s=timeout_s)
 
 
 def _check_health(engine: sa.Engine, where: Location) -> None:

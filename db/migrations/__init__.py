@@ -38,7 +38,7 @@ _LOCK = 0x73706563
 
 def applied_names(connection: sa.Connection) -> list[str] | None:
     """Names of applied steps in order; None when the database has no tables of specsim yet."""
-    if not sa.inspect(connection).has_table(TABLE):
+    if TABLE not in sa.inspect(connection).get_table_names():
         return None
     return list(connection.scalars(sa.select(_applied.c.name).order_by(_applied.c.name)))
 
@@ -49,10 +49,9 @@ def check(connection: sa.Connection, name: str, *, steps: Sequence[Step] = STEPS
     Raises:
         StoreError: with the database's `name` and the way out.
     """
-    done = applied_names(connection)
     known = [step.__name__ for step in steps]
-    if done is None:
-        tables = sa.inspect(connection).get_table_names()
+    tables = sa.inspect(connection).get_table_names()  # asked once: another process may be creating them right now
+    if TABLE not in tables:
         ours = {"trace", "profile", "scenario", "run", "plan"}
         if tables if connection.dialect.name == "sqlite" else ours & set(tables):
             raise StoreError(
@@ -60,6 +59,7 @@ def check(connection: sa.Connection, name: str, *, steps: Sequence[Step] = STEPS
                 f"it is left untouched, choose another with --db"
             )
         return
+    done = applied_names(connection) or []
     unknown = [step for step in done if step not in known]
     if unknown:
         raise StoreError(
@@ -78,13 +78,14 @@ def pending(connection: sa.Connection, *, steps: Sequence[Step] = STEPS) -> list
     return [step for step in steps if step.__name__ not in done]
 
 
-def apply(connection: sa.Connection, *, steps: Sequence[Step] = STEPS) -> list[str]:
-    """Apply what is pending inside the caller's transaction; names of the steps applied.
+def apply(connection: sa.Connection, name: str, *, steps: Sequence[Step] = STEPS) -> list[str]:
+    """Check again, then apply what is pending, inside the caller's transaction; names of the steps applied.
 
     The caller holds SQLite's write lock; in PostgreSQL a lock is taken here, so that two processes take turns.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+    check(connection, name, steps=steps)
     todo = pending(connection, steps=steps)
     if todo:
         _applied.create(connection, checkfirst=True)

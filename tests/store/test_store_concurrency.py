@@ -11,9 +11,12 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+import sqlalchemy as sa
 from store_builders import make_requests, save_run
 
 import db.store
+from db.connect import write
 from db.store import Store
 
 HERE = Path(__file__).parent
@@ -100,3 +103,56 @@ def test_an_exception_in_the_middle_of_a_save_leaves_nothing(store: Store) -> No
     assert store.count() == {"plans": 0, "runs": 0}
     save_run(store, requests=make_requests(3))
     assert store.count()["runs"] == 1
+
+
+def test_a_writer_holds_its_lock_from_the_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    with Store.open(path) as store, closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other:
+
+        def reads_first(connection: sa.Connection) -> None:
+            with pytest.raises(sqlite3.OperationalError, match="locked"):
+                other.execute("BEGIN IMMEDIATE")
+
+        write(store._engine, reads_first, timeout_s=1)
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("ROLLBACK")
+
+
+def test_a_lost_race_is_tried_again_until_the_time_is_up(tmp_path: Path) -> None:
+    class LostRace(Exception):
+        sqlite_errorname = "SQLITE_BUSY_SNAPSHOT"
+
+    tries = []
+
+    def loses(connection: sa.Connection) -> str:
+        tries.append(1)
+        connection.exec_driver_sql("INSERT INTO scenario VALUES ('a', '{}', 'now')")  # fails if a try left anything
+        if len(tries) < wins_at:
+            raise sa.exc.OperationalError("INSERT", {}, LostRace())
+        return "won"
+
+    with Store.open(tmp_path / "x.db") as store:
+        wins_at = 3
+        assert write(store._engine, loses, timeout_s=30) == "won"
+        assert len(tries) == 3
+        wins_at = 10**9
+        store._write(lambda connection: connection.exec_driver_sql("DELETE FROM scenario").rowcount)
+        with pytest.raises(sa.exc.OperationalError):
+            write(store._engine, loses, timeout_s=0.2)
+        assert len(tries) > 4
+
+
+def test_deleting_while_others_write(location: str) -> None:
+    begin = str(time.time() + 1.0)
+    with Store.open(location) as store:
+        writers = [start(WRITER, location, str(first), begin) for first in (0, 30)]
+        gone = 0
+        while any(writer.poll() is None for writer in writers) and gone < 20:
+            runs = store.list_runs(limit=1)
+            if runs and store.would_delete([runs[0]["id"]])["runs"]:
+                gone += len(store.delete([runs[0]["id"]])["runs"])
+        said = [writer.communicate(timeout=60)[1] for writer in writers]
+    # A plan whose run was deleted under it says so; nothing else may go wrong.
+    for writer, words in zip(writers, said, strict=True):
+        assert writer.returncode == 0 or "which is not stored; save it first" in words
+    assert gone == 20

@@ -207,11 +207,14 @@ def test_scenarios_are_stored_once_by_content(store: Store) -> None:
 
 def test_a_forked_child_uses_its_own_connection(store: Store) -> None:
     save_run(store, seed=1)
+    mine = store._read(lambda connection: connection.connection.dbapi_connection)
+    assert store._read(lambda connection: connection.connection.dbapi_connection) is mine
     child = os.fork()
     if child == 0:
         try:
+            own = store._read(lambda connection: connection.connection.dbapi_connection)
             save_run(store, seed=2)
-            os._exit(0 if store.count()["runs"] == 2 else 1)
+            os._exit(0 if own is not mine and store.count()["runs"] == 2 else 1)
         except BaseException:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
