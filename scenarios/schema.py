@@ -39,7 +39,7 @@ class Key:
     field: str
     hint: Any
     default: Any
-    """Default of the field, in its own unit."""
+    """Default of the field, in its own unit; `dataclasses.MISSING` when it has none."""
     milliseconds: bool
     """Whether the file has milliseconds where the record has seconds."""
 
@@ -77,11 +77,17 @@ def read_record(record: type[_Record], table: Any, place: str, *, milliseconds: 
             raise ScenarioError(f"{place}.{one_line(name)}: unknown key{nearest(name, keys)}; keys are "
                                 f"{', '.join(keys)}")  # fmt: skip
         values[key.field] = _read(value, key, f"{place}.{name}")
+    for key in keys.values():
+        if key.default is dataclasses.MISSING and key.field not in values:
+            raise ScenarioError(f"{place}.{key.name} is missing; give {describe_type(key.hint)}")
     try:
         return record(**values)
     except InputError as error:
         file, _, name = place.rpartition(": ")
         said = str(error) if str(error).startswith(f"{name}.") else f"{name}: {error}"
+        for key in keys.values():
+            if key.milliseconds and said.startswith(f"{name}.{key.field} "):
+                said = f"{name}.{key.name}{said.removeprefix(f'{name}.{key.field}')} seconds"
         raise ScenarioError(f"{file}: {said}") from error
 
 

@@ -20,7 +20,7 @@ from specsim.traces.options import (
     parse_per_token,
     parse_window,
 )
-from specsim.traces.synth import parse_lengths, parse_pool
+from specsim.traces.recipe import parse_lengths, parse_pool, spec_from_text
 
 __all__ = ["WorkloadSpec", "load_workload", "read_options"]
 
@@ -173,7 +173,7 @@ def load_workload(
 
         path = spec.trace if spec.trace == "-" else folder / Path(spec.trace).expanduser()
         return read_trace(path, read_options(spec, seed=seed), progress=progress)
-    from specsim.traces.synth import spec_from_text, synthesise
+    from specsim.traces.synth import synthesise
 
     if spec.concurrency is not None:
         from specsim.planner.concurrency import steady_trace

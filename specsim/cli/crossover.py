@@ -53,7 +53,7 @@ def crossover(
     from specsim.planner.concurrency import CrossoverSettings
     from specsim.planner.crossover import run_crossover
     from specsim.report.crossover import crossover_text
-    from specsim.traces.synth import parse_lengths
+    from specsim.traces.recipe import parse_lengths
 
     assumed = tuple(
         f"--{name} was not given: {default} is assumed."

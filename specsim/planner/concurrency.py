@@ -28,7 +28,7 @@ from specsim.rng import Purpose, stream
 from specsim.scheduler import never_fits
 from specsim.stats import Estimate, estimate, paired_ratio
 from specsim.traces.model import Trace, TraceMeta
-from specsim.traces.synth import LengthSpec
+from specsim.traces.recipe import LengthSpec
 from specsim.tree_cost import TreeCost, tree_limits
 from specsim.workload import Workload
 

@@ -17,7 +17,7 @@ from specsim.planner.concurrency import CrossoverSettings, Point, find_turns, ru
 from specsim.planner.crossover import run_crossover
 from specsim.planner.question import Question, Side
 from specsim.stats import Estimate
-from specsim.traces.synth import LengthSpec
+from specsim.traces.recipe import LengthSpec
 from specsim.workload import Workload
 
 
