@@ -1,0 +1,116 @@
+"""`specsim crossover` as users call it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from specsim.cli import cli
+
+QUICK = ("--isl", "50", "--osl", "40", "--seeds", "3")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["crossover", *arguments])
+
+
+def test_json_has_the_documented_keys_and_speedup_is_the_ratio() -> None:
+    result = run(*QUICK, "--concurrency", "16,1", "--acceptance-length", "2.3", "--json")
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    assert data["schema_version"] == 1
+    assert {
+        "points",
+        "crossover_concurrency",
+        "deployment",
+        "profile",
+        "acceptance",
+        "warnings",
+        "not_modelled",
+    } <= set(data)
+    assert [point["concurrency"] for point in data["points"]] == [1, 16]
+    for point in data["points"]:
+        ratio = point["throughput_on"] / point["throughput_off"]
+        assert point["speedup"] == pytest.approx(ratio, rel=0.01)
+        assert point["interval"]["low"] <= point["speedup"] <= point["interval"]["high"]
+        assert point["verdict"] == "faster"
+        assert point["tpot_off_ms"] > point["tpot_on_ms"] > 0
+    assert data["acceptance"]["expected_length"] == pytest.approx(2.3)
+    assert data["acceptance"]["source"].startswith("given: acceptance length 2.3 at k=3")
+    assert data["profile"]["on"]["kind"] == "analytic"
+
+
+def test_same_call_same_bytes() -> None:
+    calls = [run(*QUICK, "--concurrency", "8", "--json").stdout for _ in range(2)]
+    assert calls[0] == calls[1]
+    assert run(*QUICK, "--concurrency", "8", "--json", "--seed", "9").stdout != calls[0]
+
+
+def test_text_fits_100_columns_and_names_what_was_assumed() -> None:
+    result = run(*QUICK, "--concurrency", "1,64,1024")
+    assert result.exit_code == 0, result.output
+    assert max(map(len, result.stdout.splitlines())) <= 100
+    assert "--gpu was not given: h100-sxm is assumed." in result.stdout
+    assert "analytic" in result.stdout
+    assert "…" not in result.stdout
+
+
+def test_a_tree_is_charged_for_its_nodes() -> None:
+    common = (*QUICK, "--concurrency", "64", "--k", "4", "--acceptance-length", "3.2", "--json")
+    chain, tree = (json.loads(run(*common, *more).stdout) for more in ((), ("--tree-nodes", "21")))
+    assert tree["settings"]["verify_tokens"] == 22
+    assert tree["points"][0]["speedup"] < chain["points"][0]["speedup"]
+    assert tree["points"][0]["tokens_per_round"] == pytest.approx(chain["points"][0]["tokens_per_round"], rel=0.02)
+
+
+def test_a_tree_with_the_acceptance_of_a_chain_is_warned_about() -> None:
+    data = json.loads(run(*QUICK, "--concurrency", "4", "--k", "4", "--tree-nodes", "21", "--json").stdout)
+    assert any("default acceptance is that of a chain" in warning for warning in data["warnings"])
+
+
+def test_lengths_may_be_drawn() -> None:
+    data = json.loads(run("--isl", "lognormal:100:250", "--osl", "lognormal:60:150", "--seeds", "3",
+                          "--concurrency", "8", "--json").stdout)  # fmt: skip
+    assert data["settings"]["osl"] == "lognormal mean 60 p95 150"
+    assert data["points"][0]["speedup"] > 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--k", "0"), "--k must be at least 1, got 0"),
+        (("--k", "-3"), "--k must be at least 1, got -3"),
+        (("--k", "1,2"), "--k takes one number here, got 1,2"),
+        (("--k", "three"), "--k 'three' must be whole numbers"),
+        (("--isl", "0"), "--isl '0' must be a whole number of tokens >= 1"),
+        (("--osl", "nan"), "--osl 'nan' must be a whole number of tokens >= 1"),
+        (("--concurrency", "0"), "--concurrency must be at least 1, got 0"),
+        (("--concurrency", "1,two"), "--concurrency '1,two' must be whole numbers separated by commas"),
+        (("--concurrency", ""), "--concurrency '' must be whole numbers"),
+        (("--concurrency", "70000"), "concurrency must be whole numbers in 1..65536, got 70000"),
+        (("--acceptance", "1.5"), "speculation.acceptance must lie in 0..1, got 1.5"),
+        (("--acceptance", "0.5,nan"), "--acceptance '0.5,nan' must be finite numbers"),
+        (("--acceptance-length", "4.5"), "acceptance length 4.5 at k=3 must lie in 1..4, bonus included"),
+        (("--acceptance-length", "0.5"), "so it is at least 1, got 0.5"),
+        (("--acceptance", "0.5", "--acceptance-length", "2"), "exclude each other; give one"),
+        (("--gpu", "h10"), "gpu 'h10' is not in the catalogue (did you mean 'H100 SXM'?)"),
+        (("--target", "llama-3.1-8"), "did you mean 'llama-3.1-8b'?"),
+        (("--target", "llama-3.1-405b"), "llama-3.1-405b does not fit H100 SXM with tp 1: 80.0 GB x 0.9"),
+        (("--method", "eagel"), "speculation.method 'eagel' is not one of"),
+        (("--task", "chatt"), "did you mean 'chat'?"),
+        (("--tp", "0"), "deployment.tp must be a whole number >= 1, got 0"),
+        (("--tree-nodes", "2"), "tree nodes 2 are fewer than the depth k=3"),
+        (("--tree-nodes", "9000"), "a tree of 9000 nodes does not fit max_num_batched_tokens 8192"),
+        (("--seeds", "2"), "seeds must be 3..1000"),
+        (("--isl", "200000"), "do not fit: the longest sequence served is 131072 tokens"),
+    ],
+)
+def test_mistakes_end_in_one_line_and_exit_code_2(arguments: tuple[str, ...], said: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    assert not result.stdout

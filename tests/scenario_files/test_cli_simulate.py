@@ -1,0 +1,201 @@
+"""`specsim simulate` as users call it: metrics, store, overruling flags, files of requests."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from specsim.cli import cli
+from specsim.metrics import RunMetrics
+from specsim.records import RequestColumns
+
+SCENARIO = """\
+[workload]
+isl = 80
+osl = "lognormal:30:80"
+rate_per_s = 20.0
+requests = 300
+
+[speculation]
+num_spec_tokens = [2]
+
+[policy]
+kind = "static"
+num_spec_tokens = 2
+
+[plan]
+warmup_share = 0.2
+"""
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Path:
+    path = tmp_path / "case.toml"
+    path.write_text(SCENARIO, encoding="utf-8")
+    return path
+
+
+def run(case: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["simulate", str(case), "--db", str(case.parent / "runs.db"), *arguments])
+
+
+def data_of(result: Result) -> dict[str, object]:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_json_has_every_metric_and_says_where_numbers_are_from(case: Path) -> None:
+    data = data_of(run(case, "--json"))
+    assert data["schema_version"] == 1
+    assert set(data["metrics"]) == {f.name for f in fields(RunMetrics)}
+    assert data["profile"]["kind"] == "analytic"
+    assert "arXiv 2601.11580" in data["acceptance"]["source"]
+    assert data["metrics"]["requests"] + data["metrics"]["rejected"] <= 300
+    assert data["load"]["requests"] == 300
+
+
+def test_text_shows_every_metric_in_100_columns(case: Path) -> None:
+    result = run(case)
+    assert result.exit_code == 0, result.output
+    assert max(map(len, result.stdout.splitlines())) <= 100
+    for f in fields(RunMetrics):
+        stem = f.name.removesuffix("_s")
+        shown = stem.rpartition("_")[0] if stem.endswith(("_mean", "_p50", "_p95", "_p99")) else f.name
+        assert shown in result.stdout, f.name
+    assert "…" not in result.stdout
+
+
+def test_an_identical_call_is_reused_and_another_seed_is_not(case: Path) -> None:
+    first, again, other = (data_of(run(case, "--json", *more)) for more in ((), (), ("--seed", "5")))
+    assert (first["reused"], again["reused"], other["reused"]) == (False, True, False)
+    assert first["run_id"] == again["run_id"] != other["run_id"]
+    assert first["metrics"] == again["metrics"] != other["metrics"]
+    assert f"Run {first['run_id']}, reused from the store" in run(case).stdout
+
+
+def test_the_oracle_gives_the_same_metrics(case: Path) -> None:
+    fast, plain = (data_of(run(case, "--json", "--no-store", *more)) for more in ((), ("--plain",)))
+    assert (fast["engine"], plain["engine"]) == ("fast", "plain")
+    assert fast["run_id"] is None
+    assert fast["metrics"] == plain["metrics"]
+
+
+def test_a_stored_run_can_be_shown_again(case: Path) -> None:
+    data = data_of(run(case, "--json"))
+    shown = CliRunner().invoke(cli, ["runs", "show", data["run_id"], "--json", "--db", str(case.parent / "runs.db")])
+    assert shown.exit_code == 0, shown.output
+    assert data["run_id"] in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("policy", "label"),
+    [
+        ("off", "off"),
+        ("static:4", "k=4"),
+        ("schedule:1-16=5,17-64=3,65-1024=0", "schedule 5/3/0"),
+        ("off_above:3:64", "k=3 to 64"),
+        ("goodput:5", "adaptive<=5"),
+    ],
+)
+def test_every_policy_can_be_written_on_the_command_line(case: Path, policy: str, label: str) -> None:
+    data = data_of(run(case, "--json", "--no-store", "--policy", policy))
+    assert data["policy"]["label"] == label
+    assert (data["metrics"]["mean_k"] == 0) == (policy == "off")
+
+
+def test_flags_overrule_the_file(case: Path) -> None:
+    data = data_of(run(case, "--json", "--no-store", "--gpu", "h200", "--max-num-seqs", "7", "--tpot", "9",
+                       "--ttft", "none", "--acceptance-length", "1.5", "--concurrency", "4"))  # fmt: skip
+    assert data["deployment"]["names"]["gpu"] == "H200 SXM" or "H200" in data["deployment"]["names"]["gpu"]
+    assert data["limits"]["max_num_seqs"] == 7
+    assert data["slo"] == {"ttft_s": None, "tpot_s": 0.009, "share": 0.95}
+    assert data["acceptance"]["expected_length"] == pytest.approx(1.5)
+    assert data["load"]["concurrency"] == 4
+    assert data["metrics"]["running_batch"] == pytest.approx(4, rel=0.05)
+
+
+def test_a_log_overrules_the_workload_and_reading_flags_apply(case: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    rows = "".join(f"{t},50,20\n" for t in range(200))
+    log.write_text("arrival,prompt_tokens,output_tokens\n" + rows, encoding="utf-8")
+    data = data_of(run(case, "--json", "--no-store", "--trace", str(log), "--limit", "120", "--rate-scale", "10"))
+    assert data["load"]["requests"] == 120
+    assert data["load"]["rate_per_s"] == pytest.approx(10)
+    written = f"[workload]\ntrace = '{log.name}'\n"
+    case.write_text(written, encoding="utf-8")
+    data = data_of(run(case, "--json", "--no-store", "--window", "0:50"))
+    assert data["load"]["requests"] == 50
+    assert data["policy"]["label"] == "k=3"
+    assert data["assumed"] == ["No policy is given: static k=3 is assumed."]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_requests_are_written_one_a_row(case: Path, tmp_path: Path, suffix: str) -> None:
+    target = tmp_path / f"requests.{suffix}"
+    data_of(run(case, "--json"))
+    data = data_of(run(case, "--json", "--requests-out", str(target)))
+    assert data["reused"] is True
+    text = target.read_text(encoding="utf-8")
+    rows = list(csv.DictReader(text.splitlines())) if suffix == "csv" else [json.loads(x) for x in text.splitlines()]
+    assert len(rows) == 300
+    assert set(rows[0]) == {"request", *(f.name for f in fields(RequestColumns))}
+    assert all(float(row["finish_s"]) > float(row["arrival_s"]) for row in rows)
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--policy", "statik:3"), "policy 'statik:3': unknown kind (did you mean 'static'?)"),
+        (("--policy", "static"), "policy 'static' must be static:K, with whole numbers"),
+        (("--policy", "static:-1"), "policy.num_spec_tokens must be a whole number >= 0, got -1"),
+        (("--policy", "static:40"), "policy k=40: k 40 is more than the acceptance model"),
+        (("--policy", "schedule:5-9=2"), "first range starts at 1"),
+        (("--tpot", "0"), "--tpot '0' must be a number of milliseconds > 0, or none"),
+        (("--ttft", "soon"), "--ttft 'soon' must be finite numbers"),
+        (("--slo-share", "1.5"), "slo.share must be <= 1, got 1.5"),
+        (("--warmup-share", "1"), "plan.warmup_share must lie in 0..0.9, got 1.0"),
+        (("--window", "0:5"), "workload.window is about reading a log, but workload.trace is missing"),
+        (("--trace", "no-such.csv"), "no-such.csv"),
+        (("--concurrency", "0"), "workload.concurrency must be a whole number >= 1, got 0"),
+        (("--requests-out", "out.txt"), "the name must end in .csv or .jsonl"),
+        (("--requests-out", "no/such/out.csv"), "folder no/such does not exist"),
+        (("--gpu", "h10"), "did you mean 'H100 SXM'?"),
+        (("--db", "."), "directory"),
+    ],
+)
+def test_mistakes_end_in_one_line_and_exit_code_2(case: Path, arguments: tuple[str, ...], said: str) -> None:
+    result = run(case, *arguments)
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not result.stdout
+
+
+def test_a_file_of_requests_is_not_replaced_unasked(case: Path, tmp_path: Path) -> None:
+    target = tmp_path / "kept.csv"
+    target.write_text("mine", encoding="utf-8")
+    result = run(case, "--no-store", "--requests-out", str(target))
+    assert result.exit_code == 2
+    assert "the file exists; give another name, or --force" in result.stderr
+    assert target.read_text(encoding="utf-8") == "mine"
+    assert run(case, "--no-store", "--requests-out", str(target), "--force").exit_code == 0
+    assert target.read_text(encoding="utf-8").startswith("request,arrival_s")
+
+
+def test_a_scenario_without_workload_asks_for_one(case: Path) -> None:
+    case.write_text("[slo]\nshare = 0.9\n", encoding="utf-8")
+    result = run(case)
+    assert result.exit_code == 2
+    assert "has no [workload]; add one, or give --trace" in result.stderr
+
+
+def test_a_trace_that_never_fits_is_said_to_be_refused(case: Path) -> None:
+    data = data_of(run(case, "--json", "--no-store", "--max-model-len", "50"))
+    assert data["metrics"]["requests"] == 0
+    assert any("requests were refused: longer than 50 tokens" in warning for warning in data["warnings"])
