@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from specsim.planner.question import PlanSettings, Question
     from specsim.traces.model import Trace
 
-__all__ = ["plan"]
+__all__ = ["INTERRUPTED", "plan"]
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells give it (128 + SIGINT)."""
 
 
 @click.command()
@@ -51,11 +54,15 @@ def plan(**values: Any) -> None:
         specsim plan --trace prod.jsonl
         specsim plan --trace prod.jsonl --target qwen3-32b --gpu h200-sxm --tp 2 --method eagle3 --k 1,3,5
     """
-    question, settings, trace = _read(values)
-    from specsim.planner.plan import prepare
+    try:
+        question, settings, trace = _read(values)
+        from specsim.planner.plan import prepare
 
-    job = prepare(question, trace, settings)
-    result = _simulate(job, trace, values)
+        job = prepare(question, trace, settings)
+        result = _simulate(job, trace, values)
+    except KeyboardInterrupt:
+        click.echo("\nStopped before anything was simulated; nothing was stored.", err=True)
+        raise SystemExit(INTERRUPTED) from None
     if values["as_json"]:
         click.echo(json.dumps(result, indent=2, allow_nan=False))
     else:
@@ -156,8 +163,12 @@ def _simulate(job: PlanJob, trace: Trace, values: dict[str, Any]) -> dict[str, A
     from specsim.planner.plan import SCHEMA_VERSION, run_plan
 
     if values["no_store"]:
-        with _progress(job.num_points) as advance:
-            return {"plan_id": None, "database": None, **run_plan(job, trace, progress=advance)}
+        try:
+            with _progress(job.num_points) as advance:
+                return {"plan_id": None, "database": None, **run_plan(job, trace, progress=advance)}
+        except KeyboardInterrupt:
+            click.echo("\nStopped; with --no-store nothing is kept.", err=True)
+            raise SystemExit(INTERRUPTED) from None
     import specsim
     from db.store import Store, plan_id_of
     from specsim.cli.run_cache import StoredRuns
@@ -198,7 +209,7 @@ def _simulate(job: PlanJob, trace: Trace, values: dict[str, Any]) -> dict[str, A
                 f"{plan_id_of(inputs)}; the same command goes on from there.",
                 err=True,
             )
-            raise SystemExit(130) from None
+            raise SystemExit(INTERRUPTED) from None
         result = {"plan_id": plan_id_of(inputs), "database": store.name, **result}
         save(result, "complete")
     return result

@@ -1,17 +1,22 @@
 """Run batches of points on local processes, remember each in the store, and reuse what is there.
 
-Results do not depend on the number of processes or the order in which they finish. Stopping keeps what is finished.
+Results do not depend on the number of processes or the order in which they finish. Stopping keeps what is finished;
+worker processes end with the process that started them, however it ends.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from multiprocessing import get_context
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
+from multiprocessing import active_children, get_context, parent_process, resource_tracker
 from typing import Any, Protocol
 
+from specsim.errors import SpecsimError
 from specsim.planner.points import Batch, Worker
 from specsim.planner.question import PlanSettings, Question
 from specsim.traces.model import Trace
@@ -40,7 +45,16 @@ _worker: Worker | None = None
 def _start(question: Question, trace: Trace, settings: PlanSettings) -> None:
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _worker = Worker(question, trace, settings)
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed cannot say so; without it nobody wants the results."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _run(batch: Batch) -> list[dict[str, Any]]:
@@ -58,7 +72,11 @@ def run_batches(
     cache: RunCache | None = None,
     progress: Callable[[int], None] = lambda points: None,
 ) -> dict[Key, dict[str, Any]]:
-    """Metrics of every point of every batch. `progress` is told how many points were finished, reused ones included."""
+    """Metrics of every point of every batch. `progress` is told how many points were finished, reused ones included.
+
+    Raises:
+        SpecsimError: when a worker process was killed.
+    """
     results: dict[Key, dict[str, Any]] = {}
     todo: list[Batch] = []
     for batch in batches:
@@ -68,11 +86,12 @@ def run_batches(
         else:
             _put(results, batch, known)
             progress(len(batch.loads_per_s))
-    for batch, metrics in _compute(todo, question, trace, settings):
-        if cache is not None:
-            cache.save(batch, metrics)
-        _put(results, batch, metrics)
-        progress(len(batch.loads_per_s))
+    with closing(_compute(todo, question, trace, settings)) as computed:
+        for batch, metrics in computed:
+            if cache is not None:
+                cache.save(batch, metrics)
+            _put(results, batch, metrics)
+            progress(len(batch.loads_per_s))
     return results
 
 
@@ -83,24 +102,58 @@ def _put(results: dict[Key, dict[str, Any]], batch: Batch, metrics: Sequence[Map
 
 def _compute(
     batches: Sequence[Batch], question: Question, trace: Trace, settings: PlanSettings
-) -> Iterator[tuple[Batch, list[dict[str, Any]]]]:
+) -> Generator[tuple[Batch, list[dict[str, Any]]], None, None]:
     jobs = min(settings.jobs or len(os.sched_getaffinity(0)), len(batches))
     if jobs <= 1:
         worker = Worker(question, trace, settings)
         for batch in batches:
             yield batch, worker.run(batch)
         return
+    others = set(active_children())
     pool = ProcessPoolExecutor(
         jobs, mp_context=get_context("forkserver"), initializer=_start, initargs=(question, trace, settings)
     )
+    finished = False
     try:
         waiting: dict[Future[list[dict[str, Any]]], Batch] = {}
         queue = list(reversed(batches))
         while queue or waiting:
             while queue and len(waiting) < jobs + 1:
                 batch = queue.pop()
-                waiting[pool.submit(_run, batch)] = batch
+                with _without_interrupts():
+                    waiting[pool.submit(_run, batch)] = batch
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                 yield waiting.pop(future), future.result()
+        finished = True
+    except BrokenProcessPool as error:
+        raise SpecsimError(
+            "a worker process was killed, perhaps for want of memory; what was finished is kept: run the same "
+            "command again, with --jobs 1 or fewer --max-requests"
+        ) from error
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        if not finished:
+            for child in set(active_children()) - others:
+                child.terminate()
+        pool.shutdown(wait=finished, cancel_futures=True)
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Hold Ctrl-C back until a process has started; that process never sees it, not even while it imports.
+
+    The mask is for the process that starts, which inherits it; the handler is for this one, of which another thread
+    may take the signal.
+    """
+    resource_tracker.ensure_running()  # starting it later would lift the mask
+    seen: list[int] = []
+    in_main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number)) if in_main else None
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if in_main:
+            signal.signal(signal.SIGINT, handler)
+    if seen:
+        raise KeyboardInterrupt
