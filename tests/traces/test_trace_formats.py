@@ -315,3 +315,8 @@ def test_the_shipped_examples_read_as_they_should():
     same = read_trace(EXAMPLES / "mooncake_conversation_first30min.jsonl.gz")
     assert same.arrival_s.tobytes() == mooncake.arrival_s.tobytes()
     assert replace(same.meta) == mooncake.meta
+
+
+def test_the_reference_page_names_every_format():
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "traces.md").read_text()
+    assert [name for name in format_names() if f"`{name}`" not in page] == []
