@@ -1,0 +1,34 @@
+"""The reference of scenario files is generated from the records, and its example is read by the loader."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from cogapp import Cog
+
+from scenarios.loader import parse_scenario
+from specsim.cli.scenario_options import parse_policy
+from specsim.config import Slo
+
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "reference" / "scenario.md"
+
+
+def test_generated_tables_are_fresh(capsys: pytest.CaptureFixture[str]) -> None:
+    code = Cog().main(["cog", "--check", str(PAGE)])
+    assert code in (0, None), f"run cog -r docs/reference/scenario.md: {capsys.readouterr().out}"
+
+
+def test_the_example_is_a_scenario() -> None:
+    (example,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    scenario = parse_scenario(example, PAGE)
+    assert scenario.slo == Slo(ttft_s=0.8, tpot_s=None)
+    assert scenario.workload is not None
+    assert scenario.workload.busiest == "10m"
+
+
+def test_policies_of_the_page_are_read() -> None:
+    (line,) = (line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("On the command line"))
+    labels = [parse_policy(text.removeprefix("--policy ")).label for text in re.findall(r"`(.*?)`", line)]
+    assert labels == ["off", "k=3", "schedule 5/3/0", "k=3 to 64", "adaptive<=5"]
