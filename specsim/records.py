@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -57,14 +58,20 @@ class RequestColumns:
     """bool: refused at arrival, longer than max_model_len or than the whole cache."""
     replica: np.ndarray
 
+    def freeze(self) -> None:
+        """Turn the columns that a run writes one by one into arrays."""
+        for name in ("first_scheduled_s", "first_token_s", "finish_s"):
+            setattr(self, name, np.frombuffer(getattr(self, name), dtype=np.float64))
+
     @classmethod
     def empty(cls, arrival_s: np.ndarray, prompt_tokens: np.ndarray, output_tokens: np.ndarray) -> RequestColumns:
+        """Nothing has happened yet. Times are `array.array` until `freeze`: writing one of its items is quick."""
         n = len(arrival_s)
         return cls(
             arrival_s=np.array(arrival_s, dtype=np.float64),
-            first_scheduled_s=np.full(n, np.nan),
-            first_token_s=np.full(n, np.nan),
-            finish_s=np.full(n, np.nan),
+            first_scheduled_s=array("d", [math.nan]) * n,  # type: ignore[arg-type]
+            first_token_s=array("d", [math.nan]) * n,  # type: ignore[arg-type]
+            finish_s=array("d", [math.nan]) * n,  # type: ignore[arg-type]
             prompt_tokens=np.asarray(prompt_tokens),
             output_tokens=np.asarray(output_tokens),
             cached_tokens=np.zeros(n, dtype=np.int32),

@@ -14,9 +14,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from specsim.config import ReplicaLimits
 from specsim.errors import InvariantError
-from specsim.kv_cache import KVCache, blocks_for
+from specsim.kv_cache import KVCache
 from specsim.request import Request, State
 
 __all__ = ["Scheduled", "Scheduler", "StepPlan", "never_fits"]
@@ -48,16 +50,19 @@ class StepPlan:
         return bool(self.scheduled)
 
 
-def never_fits(prompt_tokens: int, output_tokens: int, limits: ReplicaLimits, num_spec_tokens: int) -> bool:
-    """Whether a request asks for more than `max_model_len` or than the whole cache, so that it is refused at arrival.
+def never_fits(
+    prompt_tokens: np.ndarray | int, output_tokens: np.ndarray | int, limits: ReplicaLimits, num_spec_tokens: int
+) -> np.ndarray:
+    """Which requests ask for more than `max_model_len` or than the whole cache, so that they are refused at arrival.
 
-    `output_tokens` stands for the request's max_tokens.
+    Arrays of length n in, bool [n] out. `output_tokens` stands for a request's max_tokens.
     """
-    tokens = prompt_tokens + output_tokens
+    tokens = np.asarray(prompt_tokens, dtype=np.int64) + output_tokens
     lookahead = num_spec_tokens if limits.lookahead_drafts else 0
-    room = min(tokens + num_spec_tokens, limits.max_model_len) + lookahead
-    blocks = blocks_for(room, limits.block_size_tokens) + limits.fixed_blocks_per_request
-    return tokens > limits.max_model_len or blocks > limits.num_kv_blocks
+    room = np.minimum(tokens + num_spec_tokens, limits.max_model_len) + lookahead
+    blocks = -(-room // limits.block_size_tokens) + limits.fixed_blocks_per_request
+    found: np.ndarray = (tokens > limits.max_model_len) | (blocks > limits.num_kv_blocks)
+    return found
 
 
 class Scheduler:

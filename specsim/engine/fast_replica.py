@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+import numpy as np
+
 from specsim.config import ReplicaLimits
 from specsim.engine.decode_batch import DecodeBatch, DecodeSetup, Peek
 from specsim.engine.decode_columns import ColumnBatch
 from specsim.engine.decode_ring import RingBatch
 from specsim.engine.decode_uniform import UniformBatch
-from specsim.engine.plain_replica import chunk_pairs, windowed_chunk_pairs
+from specsim.engine.plain_replica import windowed_chunk_pairs
 from specsim.engine.recorder import Recorder
 from specsim.engine.rounds import RoundTable
 from specsim.errors import InvariantError
@@ -79,6 +81,8 @@ class FastReplica:
         """Last emission of requests that missed the previous step, by preemption or for want of budget."""
         self._late: set[int] = set()
         """Those of them that are in the decode batch."""
+        self._preempted: set[int] = set()
+        """Requests that were ever preempted."""
         self._work = StepWork(machinery=machinery)
         self._peek = Peek()
         self._completing: list[int] = []
@@ -86,13 +90,14 @@ class FastReplica:
         self._next_k = 0
         self._size = 0
         self.outstanding_tokens = 0
+        refused = never_fits(workload.trace.prompt_tokens, workload.trace.output_tokens, limits, policy.num_spec_tokens)
+        self._refused = frozenset(np.flatnonzero(refused).tolist())
 
     def submit(self, request: int, now_s: float) -> bool:
-        prompt = self._prompt[request]
-        if never_fits(prompt, self._output[request], self._limits, self._policy.num_spec_tokens):
+        if request in self._refused:
             return False
         self._waiting.append(request)
-        self.outstanding_tokens += prompt
+        self.outstanding_tokens += self._prompt[request]
         return True
 
     def begin_step(self, now_s: float) -> float | None:
@@ -192,12 +197,13 @@ class FastReplica:
                 break
             waiting.popleft()
             self._running[request] = None
-            rows = self._recorder.rows
-            if rows.first_scheduled_s[request] != rows.first_scheduled_s[request]:
+            if request not in self._preempted:
+                rows = self._recorder.rows
                 rows.first_scheduled_s[request] = now_s
-                rows.cached_tokens[request] = cached
-                if cached and self._recorder.measures(now_s):
-                    self._recorder.totals.cached_tokens += cached
+                if cached:
+                    rows.cached_tokens[request] = cached
+                    if self._recorder.measures(now_s):
+                        self._recorder.totals.cached_tokens += cached
             self._prefill(request, cached, tokens)
             budget -= tokens
             admitted += 1
@@ -207,10 +213,10 @@ class FastReplica:
         work = self._work
         work.prefill_tokens += tokens
         work.prefill_kv_tokens += context
-        work.prefill_pairs += chunk_pairs(context, tokens)
+        work.prefill_pairs += tokens * context + tokens * (tokens + 1) // 2
         if self._window:
             work.prefill_windowed_pairs += windowed_chunk_pairs(context, tokens, self._window)
-        if self._kv.prefix is not None:
+        if self._hashes:
             self._kv.publish(request, self._hashes[request], context + tokens)
         if context + tokens == self._known(request):
             work.prefill_rows += 1
@@ -254,6 +260,7 @@ class FastReplica:
             self._last_emit_s.setdefault(request, now_s)
             self._late.discard(request)
         self._kv.release(request)
+        self._preempted.add(request)
         self._recorder.rows.preemptions[request] += 1
         self._waiting.appendleft(request)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from specsim.config import ReplicaLimits
 from specsim.engine.recorder import Recorder
 from specsim.latency import StepCost, StepWork
@@ -49,14 +51,16 @@ class PlainReplica:
             limits, num_spec_tokens=policy.num_spec_tokens, hash_block_tokens=workload.trace.hash_block_tokens
         )
         self.outstanding_tokens = 0
+        refused = never_fits(workload.trace.prompt_tokens, workload.trace.output_tokens, limits, policy.num_spec_tokens)
+        self._refused = frozenset(np.flatnonzero(refused).tolist())
         self._last_emit_s: dict[int, float] = {}
         self._plan = StepPlan()
         self._next_k = 0
         self._began_s = 0.0
 
     def submit(self, request: int, now_s: float) -> bool:
-        prompt, output = self.workload.prompt_tokens[request], self.workload.output_tokens[request]
-        if never_fits(prompt, output, self.limits, self.policy.num_spec_tokens):
+        prompt = self.workload.prompt_tokens[request]
+        if request in self._refused:
             return False
         hashes = tuple(self.workload.trace.hashes(request).tolist())
         self.scheduler.add(Request(request, prompt, hashes))

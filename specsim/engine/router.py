@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 
 import numpy as np
@@ -26,6 +27,8 @@ class _Router:
         self.recorder = recorder
         self._turn = 0
         self._wake: list[simpy.Event | None] = [None] * len(replicas)
+        self.next_s = 0.0
+        """From when on `deliver` has something to do."""
 
     def dispatch(self, request: int, now_s: float) -> bool:
         """Route one request; False when it was refused."""
@@ -67,15 +70,17 @@ class OpenLoop(_Router):
         super().__init__(env, replicas, name, recorder)
         self._arrival_s: list[float] = arrival_s.tolist()
         self._next = 0
+        self.next_s = self._arrival_s[0] if self._arrival_s else math.inf
         if len(replicas) > 1:
             env.process(self._arrivals())
 
     def deliver(self, now_s: float) -> None:
         """Dispatch everything that has arrived by now."""
-        arrivals = self._arrival_s
-        while self._next < len(arrivals) and arrivals[self._next] <= now_s:
+        while self.next_s <= now_s:
+            request = self._next
             self._next += 1
-            self.dispatch(self._next - 1, now_s)
+            self.next_s = self._arrival_s[self._next] if self._next < len(self._arrival_s) else math.inf
+            self.dispatch(request, now_s)
 
     def idle(self, index: int) -> simpy.Event | None:
         """What an idle replica waits for; None when nothing will come."""
@@ -131,6 +136,7 @@ class ClosedLoop(_Router):
         if short and self._was_full and self.recorder.measure_until_s == float("inf"):
             self.recorder.measure_until_s = now_s
         self._was_full = self._was_full or not short
+        self.next_s = math.inf
 
     def idle(self, index: int) -> simpy.Event | None:
         """What an idle replica waits for; None when nothing will come."""
@@ -139,6 +145,7 @@ class ClosedLoop(_Router):
     def finished(self, request: int, now_s: float) -> None:
         """A place is free."""
         self._in_flight -= 1
+        self.next_s = 0.0
         self._completed += 1
         if self._completed == self._warmup_requests:
             self.recorder.measure_from_s = now_s

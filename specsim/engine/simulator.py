@@ -7,7 +7,6 @@ index. Two runs with the same inputs give the same bytes.
 from __future__ import annotations
 
 from collections.abc import Generator
-from functools import partial
 
 import numpy as np
 import simpy
@@ -67,7 +66,12 @@ def simulate(
         recorder.measure_from_s = float(arrivals[int(warmup_share * n)]) if warmup_share else 0.0
         recorder.measure_until_s = float(arrivals[-1]) if warmup_share else float("inf")
     # The engine has loaded speculation when an adaptive policy weighs k = 0, so that k = 0 pays for it too.
-    step_s = partial(cost.decode_step_s, machinery=True)
+    rate = 1.0 if workload.acceptance is None else workload.acceptance.proposal_rate
+
+    def step_s(batch: int, context_tokens: float, num_spec_tokens: int) -> float:
+        drafts = num_spec_tokens * rate
+        return cost.decode_step_s(batch, context_tokens, num_spec_tokens, machinery=True, drafts_per_request=drafts)
+
     rule = make_policy(policy, expected_length=_expected_length(workload), step_s=step_s)
     make = PlainReplica if plain else FastReplica
     machinery = policy.kind != "off"
@@ -81,6 +85,7 @@ def simulate(
     for index, replica in enumerate(fleet):
         env.process(_serve(env, index, replica, source))
     env.run()
+    rows.freeze()
     lost = int(np.count_nonzero(np.isnan(rows.finish_s) & ~rows.rejected))
     if lost:
         raise InvariantError(f"{lost} of {n} requests were neither finished nor rejected (seed {workload.seed})")
@@ -103,8 +108,10 @@ def _serve(
 ) -> Generator[simpy.Event, None, None]:
     """One replica: sleep when idle, otherwise one step after another."""
     while True:
-        source.deliver(env.now)
-        seconds = replica.begin_step(env.now)
+        now_s = env.now
+        if source.next_s <= now_s:
+            source.deliver(now_s)
+        seconds = replica.begin_step(now_s)
         if seconds is None:
             wake = source.idle(index)
             if wake is None:
@@ -112,8 +119,9 @@ def _serve(
             yield wake
             continue
         yield env.timeout(seconds)
-        for request in replica.end_step(env.now):
-            source.finished(request, env.now)
+        now_s = env.now
+        for request in replica.end_step(now_s):
+            source.finished(request, now_s)
 
 
 def _expected_length(workload: Workload):  # type: ignore[no-untyped-def]

@@ -331,7 +331,7 @@ def test_a_budget_of_one_token_still_moves_on() -> None:
 def test_never_fits(changes: dict[str, Any], k: int, refused: bool) -> None:
     """Prompt 12 and output 8 in blocks of 4: 20 tokens and room for drafts and lookahead."""
     limits = make_limits(**{"num_kv_blocks": 100, "block_size_tokens": 4, **changes})
-    assert never_fits(12, 8, limits, k) is refused
+    assert bool(never_fits(12, 8, limits, k)) is refused
 
 
 @given(
