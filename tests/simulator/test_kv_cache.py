@@ -279,6 +279,18 @@ def test_a_twin_computed_at_the_same_time_stays_private() -> None:
     assert (kv.pool.used, kv.pool.cached) == (4, 0), "nothing of the twin is kept"
 
 
+def test_what_follows_a_private_block_stays_private() -> None:
+    """Only a prefix can be found again, so an entry behind a gap would hold blocks that nobody can use."""
+    kv = cache()
+    assert kv.admit(1, [10, 11], 0, 16)
+    assert kv.admit(2, [10], 0, 8)
+    kv.publish(2, [10], 8)
+    kv.publish(1, [10, 11], 16)
+    assert kv.cached_tokens([10, 11], 100) == 8
+    kv.release(1)
+    assert (kv.pool.used, kv.pool.cached) == (2, 0)
+
+
 def test_without_hashes_nothing_is_kept() -> None:
     kv = KVCache(12, 4)
     assert kv.admit(1, [10], 0, 8)
