@@ -81,13 +81,20 @@ def save_plan(store: Store, inputs: dict[str, Any], result: dict[str, Any] | Non
 
 def make_requests(n: int) -> RequestColumns:
     """`n` finished requests, the last one rejected (its times are nan)."""
-    columns = RequestColumns.empty(np.arange(n, dtype=float), np.full(n, 100), np.full(n, 20))
-    columns.first_scheduled_s[:-1] = columns.arrival_s[:-1] + 0.1
-    columns.first_token_s[:-1] = columns.arrival_s[:-1] + 0.2
-    columns.finish_s[:-1] = columns.arrival_s[:-1] + 1.0
-    columns.replica[:-1] = 0
-    columns.rejected[-1] = True
-    return columns
+    arrival_s = np.arange(n, dtype=float)
+    served = np.arange(n) < n - 1
+    return RequestColumns(
+        arrival_s=arrival_s,
+        first_scheduled_s=np.where(served, arrival_s + 0.1, np.nan),
+        first_token_s=np.where(served, arrival_s + 0.2, np.nan),
+        finish_s=np.where(served, arrival_s + 1.0, np.nan),
+        prompt_tokens=np.full(n, 100),
+        output_tokens=np.full(n, 20),
+        cached_tokens=np.zeros(n, dtype=int),
+        preemptions=np.zeros(n, dtype=int),
+        rejected=~served,
+        replica=np.where(served, 0, -1),
+    )
 
 
 def file_hash(path: Path) -> str:

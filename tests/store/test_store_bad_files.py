@@ -228,6 +228,10 @@ def test_a_read_only_database_can_be_read_and_not_written() -> None:
 
         assert as_nobody(look) == "3 runs"
         assert "x.db is read-only; choose another with --db" in as_nobody(change)
+        os.chmod(folder, 0o777)
+        assert "x.db is read-only; choose another with --db" in as_nobody(change)
+        assert as_nobody(look) == "3 runs"
+        os.chmod(folder, 0o555)
         os.chmod(path, 0o666)
         assert as_nobody(look) == "3 runs"
         assert "lies in the read-only folder" in as_nobody(lambda: change("create"))
