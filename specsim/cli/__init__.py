@@ -25,10 +25,12 @@ _COMMANDS: dict[str, tuple[str, str]] = {
 """Command -> where it lives, and its one-line help (a test keeps it equal to the command's own)."""
 
 
-class _FriendlyError(click.ClickException):
-    def __init__(self, error: SpecsimError) -> None:
-        super().__init__(str(error))
-        self.exit_code = error.exit_code
+class _JobFailed(click.ClickException):
+    exit_code = 1
+
+
+class _BadInput(click.ClickException):
+    exit_code = 2
 
 
 class LazyGroup(click.Group):
@@ -59,7 +61,8 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except SpecsimError as error:
-            raise _FriendlyError(error) from error
+            kind = _BadInput if error.exit_code == _BadInput.exit_code else _JobFailed
+            raise kind(str(error)) from error
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from specsim.cli.scenario_input import overruled_workload, read_workload
 from specsim.cli.scenario_options import (
     deployment_from,
     deployment_options,
@@ -16,7 +17,7 @@ from specsim.cli.scenario_options import (
     speculation_from,
     speculation_options,
 )
-from specsim.cli.trace import load_trace_from_options, trace_options
+from specsim.cli.trace import trace_options
 
 if TYPE_CHECKING:
     from specsim.planner.plan import PlanJob
@@ -30,7 +31,7 @@ INTERRUPTED = 130
 
 
 @click.command()
-@click.option("--trace", "trace_path", metavar="FILE", help="Request log: any format of specsim trace inspect.")
+@click.option("--trace", metavar="FILE", help="Request log: any format of specsim trace inspect.")
 @click.option("--scenario", metavar="FILE", help="Scenario file or library name for everything that is not a flag.")
 @trace_options
 @deployment_options
@@ -45,7 +46,7 @@ INTERRUPTED = 130
 @click.option("--no-store", is_flag=True, help="Neither read nor write the results database.")
 @click.option("--full", is_flag=True, help="Show every load in detail.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-def plan(**values: Any) -> None:
+def plan(db: str | None, no_store: bool, full: bool, as_json: bool, **values: Any) -> None:
     """When does speculation pay on this trace, with which k, and at what load not?
 
     Works with no other flag than --trace: it then says which deployment it assumes.
@@ -59,52 +60,50 @@ def plan(**values: Any) -> None:
         from specsim.planner.plan import prepare
 
         job = prepare(question, trace, settings)
-        result = _simulate(job, trace, values)
+        result = _simulate(job, trace, db, store_it=not no_store)
     except KeyboardInterrupt:
         click.echo("\nStopped before anything was simulated; nothing was stored.", err=True)
         raise SystemExit(INTERRUPTED) from None
-    if values["as_json"]:
+    if as_json:
         click.echo(json.dumps(result, indent=2, allow_nan=False))
     else:
         from specsim.report.plan import plan_text
 
-        click.echo(plan_text(result, full=values["full"], color=sys.stdout.isatty()), nl=False)
+        click.echo(plan_text(result, full=full, color=sys.stdout.isatty()), nl=False)
 
 
 def _read(values: dict[str, Any]) -> tuple[Question, PlanSettings, Trace]:
     """Everything that the flags and the scenario say, resolved."""
     from dataclasses import replace
+    from pathlib import Path
 
     from scenarios.resolve import resolve
     from specsim.errors import ScenarioError
     from specsim.planner.question import PlanSettings
 
-    deployment = speculation = slo = None
-    settings = PlanSettings()
-    trace_path, seed = values["trace_path"], values["seed"]
-    if values["scenario"] is not None:
-        from scenarios.loader import find_scenario, load_scenario
-
-        scenario = load_scenario(find_scenario(values["scenario"]))
-        deployment, speculation, slo = scenario.deployment, scenario.speculation, scenario.slo
-        settings = scenario.plan
-        if trace_path is None and scenario.workload.trace is not None:
-            trace_path = str(scenario.workload.trace)
-            _lay_under(values, scenario.workload)
-    if trace_path is None:
-        raise ScenarioError(
-            "plan needs a request log: give --trace FILE, or --scenario with [workload] trace; for fixed lengths "
-            "without a log use specsim crossover"
-        )
     assumed = _assumed(values)
+    deployment = speculation = slo = workload = None
+    settings, folder, place = PlanSettings(), Path(), "plan"
+    name = values.pop("scenario")
+    if name is not None:
+        from scenarios.loader import load_scenario
+
+        item = load_scenario(name)
+        deployment, speculation, slo, workload = item.deployment, item.speculation, item.slo, item.workload
+        settings, folder, place = item.plan, item.folder, str(item.path)
+    elif values["trace"] is None:
+        raise ScenarioError(
+            "plan needs a request log: give --trace FILE, or --scenario with a [workload]; for fixed lengths without a "
+            "log use specsim crossover"
+        )
     deployment = deployment_from(values, deployment)
     speculation = speculation_from(values, speculation)
     slo = slo_from(values, slo)
-    changes: dict[str, Any] = {
-        name: values[name] for name in ("replications", "max_requests", "seed", "jobs") if values[name] is not None
-    }
-    if values["loads"] is not None:
-        changes["loads_per_s"] = _loads(values["loads"])
+    loads = values.pop("loads")
+    changes = {n: values.pop(n) for n in ("replications", "max_requests", "seed", "jobs")}
+    changes = {n: value for n, value in changes.items() if value is not None}
+    if loads is not None:
+        changes["loads_per_s"] = _loads(loads)
     settings = replace(settings, **changes)
     if speculation.acceptance_length is not None and speculation.acceptance_length_k is None:
         if len(speculation.num_spec_tokens) != 1:
@@ -113,24 +112,21 @@ def _read(values: dict[str, Any]) -> tuple[Question, PlanSettings, Trace]:
             )
         speculation = replace(speculation, acceptance_length_k=speculation.num_spec_tokens[0])
     question = resolve(deployment, speculation, slo, assumed=assumed)
-    values["seed"] = settings.seed if seed is None else seed
-    trace = load_trace_from_options(trace_path, values)
+    workload = overruled_workload(workload, values, place=place, command="plan")
+    if workload.concurrency is not None:
+        raise ScenarioError(
+            f"{place}: [workload] concurrency keeps a fixed number of requests in flight, which has no load to plan "
+            f"over; use specsim crossover or simulate, or give --trace"
+        )
+    trace = read_workload(workload, folder=Path() if values["trace"] else folder, seed=settings.seed)
     return question, settings, trace
 
 
-def _lay_under(values: dict[str, Any], workload: Any) -> None:
-    """Read flags of the scenario's workload where the command line says nothing."""
-    for name in ("trace_format", "time_unit", "window", "busiest", "limit", "rate_scale"):
-        given = getattr(workload, name, None)
-        if values.get(name) is None and given is not None:
-            values[name] = given
-
-
 def _loads(text: str) -> tuple[float, ...]:
-    from specsim.cli.scenario_options import _parse_numbers
+    from specsim.cli.scenario_options import parse_numbers
     from specsim.errors import ScenarioError
 
-    loads = _parse_numbers(text, "--loads")
+    loads = parse_numbers(text, "--loads")
     for load in loads:
         if load <= 0:
             raise ScenarioError(f"--loads must be requests per second > 0, got {load:g}")
@@ -158,11 +154,11 @@ def _assumed(values: dict[str, Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _simulate(job: PlanJob, trace: Trace, values: dict[str, Any]) -> dict[str, Any]:
+def _simulate(job: PlanJob, trace: Trace, db: str | None, *, store_it: bool) -> dict[str, Any]:
     """Run or reuse every point, with a progress bar, and store the plan."""
     from specsim.planner.plan import SCHEMA_VERSION, run_plan
 
-    if values["no_store"]:
+    if not store_it:
         try:
             with _progress(job.num_points) as advance:
                 return {"plan_id": None, "database": None, **run_plan(job, trace, progress=advance)}
@@ -173,7 +169,7 @@ def _simulate(job: PlanJob, trace: Trace, values: dict[str, Any]) -> dict[str, A
     from db.store import Store, plan_id_of
     from specsim.cli.run_cache import StoredRuns
 
-    with Store.open(values["db"]) as store:
+    with Store.open(db) as store:
         identity = job.question.identity()
         cache = StoredRuns(store, job.question, job.trace, job.settings, scenario=identity)
         inputs = {**job.inputs(), "code_version": cache.code_version}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "deployment_from",
     "deployment_options",
+    "parse_numbers",
     "parse_policy",
     "parse_whole_numbers",
     "slo_from",
@@ -132,7 +133,7 @@ def speculation_from(values: dict[str, Any], base: Speculation | None = None) ->
     if "num_spec_tokens" in given:
         given["num_spec_tokens"] = parse_whole_numbers(given["num_spec_tokens"], "--k", low=1)
     if "acceptance" in given:
-        given["acceptance"] = _parse_numbers(given["acceptance"], "--acceptance")
+        given["acceptance"] = parse_numbers(given["acceptance"], "--acceptance")
     acceptance = ("acceptance", "acceptance_length", "acceptance_length_k")
     cleared: dict[str, Any] = {}
     if given.get("method", start.method) != start.method:
@@ -159,7 +160,7 @@ def slo_from(values: dict[str, Any], base: Slo | None = None) -> Slo:
 
 def _milliseconds(text: str, flag: str) -> float:
     """Seconds of a number of milliseconds > 0."""
-    value = _parse_numbers(text, flag)
+    value = parse_numbers(text, flag)
     if len(value) != 1 or not value[0] > 0:
         from specsim.errors import ScenarioError
 
@@ -167,7 +168,12 @@ def _milliseconds(text: str, flag: str) -> float:
     return value[0] / 1e3
 
 
-def _parse_numbers(text: str, flag: str) -> tuple[float, ...]:
+def parse_numbers(text: str, flag: str) -> tuple[float, ...]:
+    """Finite numbers of a comma list, in order.
+
+    Raises:
+        ScenarioError: not such a list.
+    """
     import math
 
     from specsim.errors import ScenarioError

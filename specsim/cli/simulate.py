@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from specsim.cli.scenario_input import overruled_workload, read_workload
 from specsim.cli.scenario_options import (
     deployment_from,
     deployment_options,
@@ -25,10 +24,8 @@ from specsim.cli.trace import trace_options
 
 if TYPE_CHECKING:
     from scenarios.loader import ScenarioFile
-    from scenarios.workload import WorkloadSpec
     from specsim.config import PolicySpec
     from specsim.planner.single import SingleRun
-    from specsim.traces.model import Trace
 
 __all__ = ["simulate"]
 
@@ -105,41 +102,16 @@ def _overruled(item: ScenarioFile, values: dict[str, Any], seed: int | None) -> 
     warmup = values.pop("warmup_share")
     if warmup is not None:
         changes["warmup_share"] = warmup
+    if values.get("trace") not in (None, "-"):
+        values["trace"] = os.path.abspath(os.path.expanduser(values["trace"]))
     return replace(
         item,
         deployment=deployment_from(values, item.deployment),
         speculation=speculation_from(values, item.speculation),
         slo=slo_from(values, item.slo),
         plan=replace(item.plan, **changes),
-        workload=_workload(item, values),
+        workload=overruled_workload(item.workload, values, place=str(item.path), command="simulate"),
     )
-
-
-def _workload(item: ScenarioFile, values: dict[str, Any]) -> WorkloadSpec:
-    """The workload with the reading flags over it; `--trace` replaces it whole."""
-    from scenarios.workload import WorkloadSpec
-    from specsim.errors import ScenarioError
-    from specsim.traces.options import parse_columns
-
-    given = {name: value for name, value in values.items() if value is not None and value != () and value is not False}
-    if given.pop("no_spread_grid", False):
-        given["spread_grid"] = False
-    if "columns" in given:
-        given["columns"] = parse_columns(list(given["columns"]))
-    known = {f.name for f in fields(WorkloadSpec)}
-    unknown = sorted(set(given) - known)
-    if unknown:
-        raise ScenarioError(f"--{unknown[0].replace('_', '-')} does nothing in specsim simulate; leave it out")
-    if "trace" in given:
-        # A path on the command line starts here, not at the folder of the scenario.
-        if given["trace"] != "-":
-            given["trace"] = os.path.abspath(os.path.expanduser(given["trace"]))
-        return WorkloadSpec(**given)
-    if item.workload is None:
-        raise ScenarioError(f"{item.path}: has no [workload]; add one, or give --trace")
-    if "concurrency" in given and item.workload.trace is None:
-        given |= dict.fromkeys(("rate_per_s", "arrivals", "duration", "prefix_pool"))
-    return replace(item.workload, **given)
 
 
 def _prepare(item: ScenarioFile, policy: str | None, plain: bool) -> SingleRun:
@@ -149,7 +121,7 @@ def _prepare(item: ScenarioFile, policy: str | None, plain: bool) -> SingleRun:
     assert item.workload is not None
     chosen, assumed = _policy(item, policy)
     question = resolve(item.deployment, item.speculation, item.slo, assumed=assumed)
-    trace = _read(item)
+    trace = read_workload(item.workload, folder=item.folder, seed=item.plan.seed)
     return SingleRun(
         question=question,
         trace=trace,
@@ -171,25 +143,6 @@ def _policy(item: ScenarioFile, text: str | None) -> tuple[PolicySpec, tuple[str
         return item.policy, ()
     k = min(item.speculation.num_spec_tokens, key=lambda k: (abs(k - 3), k))
     return PolicySpec("static", k), (f"No policy is given: static k={k} is assumed.",)
-
-
-def _read(item: ScenarioFile) -> Trace:
-    """The requests, with a progress bar when the log is big and standard error a terminal."""
-    from scenarios.workload import load_workload
-
-    spec = item.workload
-    assert spec is not None
-    path = None if spec.trace in (None, "-") else item.folder / Path(str(spec.trace)).expanduser()
-    size = path.stat().st_size if path is not None and path.is_file() else 0
-    if size < _BIG_FILE_BYTES or not sys.stderr.isatty():
-        return load_workload(spec, folder=item.folder, seed=item.plan.seed)
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading the log", total=size)
-        return load_workload(spec, folder=item.folder, seed=item.plan.seed,
-                             progress=lambda done: bar.update(task, completed=done))  # fmt: skip
 
 
 def _simulated(run: SingleRun, requests_out: str | None) -> dict[str, Any]:

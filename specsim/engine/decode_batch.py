@@ -58,7 +58,10 @@ class Advance:
 class DecodeBatch(Protocol):
     """Requests past their prompt, in order of admission."""
 
-    count: int
+    @property
+    def count(self) -> int:
+        """Requests in the batch."""
+        ...
 
     def peek(self, budget_tokens: int) -> Peek:
         """The coming step under a token budget. Changes nothing."""

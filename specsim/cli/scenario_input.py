@@ -1,0 +1,67 @@
+"""The workload of a command: a scenario's, with the reading flags over it, or a log named on the command line."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scenarios.workload import WorkloadSpec
+    from specsim.traces.model import Trace
+
+__all__ = ["overruled_workload", "read_workload"]
+
+_BIG_FILE_BYTES = 20 << 20
+
+
+def overruled_workload(spec: WorkloadSpec | None, values: dict[str, Any], *, place: str, command: str) -> WorkloadSpec:
+    """The workload with the flags in `values` over it; `trace` among them replaces it whole (its path starts at the
+    working directory, not at the folder of the scenario).
+
+    `place` names the scenario in messages, `command` the command.
+
+    Raises:
+        ScenarioError: there is no workload at all, or a flag that does nothing here.
+    """
+    from scenarios.workload import WorkloadSpec
+    from specsim.errors import ScenarioError
+    from specsim.traces.options import parse_columns
+
+    given = {name: value for name, value in values.items() if value is not None and value != () and value is not False}
+    if given.pop("no_spread_grid", False):
+        given["spread_grid"] = False
+    if "columns" in given:
+        given["columns"] = parse_columns(list(given["columns"]))
+    known = {f.name for f in fields(WorkloadSpec)}
+    unknown = sorted(set(given) - known)
+    if unknown:
+        raise ScenarioError(f"--{unknown[0].replace('_', '-')} does nothing in specsim {command}; leave it out")
+    if "trace" in given:
+        return WorkloadSpec(**given)
+    if spec is None:
+        raise ScenarioError(f"{place}: has no [workload]; add one, or give --trace")
+    if "concurrency" in given and spec.trace is None:
+        given |= dict.fromkeys(("rate_per_s", "arrivals", "duration", "prefix_pool"))
+    return replace(spec, **given)
+
+
+def read_workload(spec: WorkloadSpec, *, folder: Path, seed: int) -> Trace:
+    """The requests, with a progress bar when the log is big and standard error a terminal.
+
+    Raises:
+        TraceError: see `specsim.traces.read_trace`.
+    """
+    from scenarios.workload import load_workload
+
+    path = None if spec.trace in (None, "-") else folder / Path(str(spec.trace)).expanduser()
+    size = path.stat().st_size if path is not None and path.is_file() else 0
+    if size < _BIG_FILE_BYTES or not sys.stderr.isatty():
+        return load_workload(spec, folder=folder, seed=seed)
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading the log", total=size)
+        return load_workload(spec, folder=folder, seed=seed, progress=lambda done: bar.update(task, completed=done))
