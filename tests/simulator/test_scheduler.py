@@ -169,13 +169,23 @@ def test_when_blocks_run_out_the_last_one_goes_and_nobody_comes() -> None:
     plan = engine.step()  # both need a third block, one is left
     assert [r.request_id for r in plan.preempted] == [1]
     assert tokens(plan) == [(0, 1)]
-    assert engine.waiting == [1, 2], "there is room, budget and a free place, but this step has preempted"
+    assert engine.waiting == [1, 2], "back at the head"
     assert engine.requests[1].state is State.PREEMPTED
     plan = engine.step()
     assert plan.preempted == []
     assert tokens(plan) == [(0, 1)], "and then the head does not fit: 9 tokens are 3 blocks"
     engine.step(finish=[0])
     assert tokens(engine.step()) == [(1, 9), (2, 1)]
+
+
+def test_a_step_that_preempts_admits_nobody_although_it_could() -> None:
+    engine = Engine(4, 4, k=7, num_kv_blocks=5, lookahead_drafts=False)
+    engine.step()
+    plan = engine.step()  # each needs 4 + 1 + 7 tokens, 3 blocks
+    assert [r.request_id for r in plan.preempted] == [1]
+    assert tokens(plan) == [(0, 8)]
+    assert engine.waiting == [1]
+    assert engine.scheduler.kv.pool.available == 2, "the guard: without drafts its 5 tokens would fit"
 
 
 def test_a_preempted_request_is_computed_again_with_what_it_has_emitted() -> None:
