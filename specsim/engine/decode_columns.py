@@ -18,7 +18,7 @@ __all__ = ["ColumnBatch"]
 _SUM = np.add.reduce
 
 ROWS = 64
-SPANS = 1 << 14
+SPANS = 1 << 17
 """Output positions for which room is made at first; it grows and is tidied as needed."""
 
 
