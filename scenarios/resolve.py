@@ -22,6 +22,8 @@ STAND_IN = (Deployment(), Speculation())
 which acceptance was published position by position."""
 
 _LOOKUP = ("ngram",)
+_FROM_REPO = "config.json of "
+"""How the catalogue begins the source of a shape that is a published checkpoint's."""
 GIVEN_ERROR = 0.03
 """One-sigma error of an acceptance length that the user gives: that of a few hundred measured requests."""
 DEFAULT_ERROR = 0.10
@@ -58,6 +60,7 @@ def resolve(deployment: Deployment, speculation: Speculation, slo: Slo, *, assum
             f"'{acceptance.name}' knows ({acceptance.max_spec_tokens}); lower it"
         )
     names = {"target": target.name, "gpu": gpu.name, "draft": "none (lookup)" if draft is None else draft.name}
+    names |= _repositories(deployment.target, target, speculation.draft, draft)
     return Question(
         deployment=deployment,
         speculation=speculation,
@@ -70,6 +73,22 @@ def resolve(deployment: Deployment, speculation: Speculation, slo: Slo, *, assum
         names=names,
         assumed=assumed,
     )
+
+
+def _repositories(
+    target_given: str, target: ModelShape, draft_given: str | None, draft: ModelShape | None
+) -> dict[str, str]:
+    """What an engine loads: the repository or path that the user named, else the catalogue's.
+
+    EAGLE heads of the catalogue come from training configurations, so that nothing is said of those.
+    """
+    found = {}
+    for key, given, shape in (("target_repo", target_given, target), ("draft_repo", draft_given, draft)):
+        if given is not None and "/" in given:
+            found[key] = given.removesuffix("/config.json")
+        elif shape is not None and shape.source.startswith(_FROM_REPO):
+            found[key] = shape.source.removeprefix(_FROM_REPO)
+    return found
 
 
 def _drafter(target: ModelShape, speculation: Speculation) -> ModelShape | None:

@@ -23,7 +23,12 @@ SHOWN_METRICS = (
 """Metrics of `specsim.metrics.RunMetrics` that a comparison reports."""
 
 SATURATED_BELOW = 0.93
-"""Served over offered requests below which a load is called saturated."""
+"""Served over offered requests below which a load is called saturated ..."""
+SATURATED_BUSY = 0.95
+"""... if the fleet also computes at least this share of the time: one that idles keeps up, whatever a burst at the end
+of the window leaves behind."""
+AS_GOOD_AS = 1.01
+"""A simpler policy is preferred to one whose mean is better by less than this."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,14 @@ class LoadTable:
         """Whether the fleet fell behind the arrivals."""
         served = self.mean(policy, load, "served_requests_per_s").mean
         offered = self.mean(policy, load, "offered_requests_per_s").mean
-        return served < SATURATED_BELOW * offered
+        return served < SATURATED_BELOW * offered and self.mean(policy, load, "utilisation").mean >= SATURATED_BUSY
+
+    def loads_of(self, *policies: str) -> list[float]:
+        """Loads at which all of the policies were simulated, rising: those of the grid, and those of a search."""
+        found = [
+            {load for p, load, r, change in self.points if (p, r, change) == (policy, 0, 0.0)} for policy in policies
+        ]
+        return sorted(set.intersection(*found))
 
 
 def interval(e: Estimate) -> dict[str, float | None]:
@@ -78,64 +90,85 @@ def comparison_rows(table: LoadTable) -> list[dict[str, Any]]:
 
 
 def load_crossing(table: LoadTable, policy: str) -> dict[str, Any]:
-    """The load at which a policy stops paying in mean end-to-end time, with the bracket that could not be separated.
+    """The load at which the sign of a policy's gain in mean end-to-end time turns.
 
-    `load_per_s` None with `verdict` "always" or "never" when the sign never turns in the loads simulated.
+    `verdict`:
+        always, never       faster, or slower, at every load
+        crosses             faster at lower loads, slower at higher ones (the last such turn, if there are several)
+        begins              slower at lower loads, faster at higher ones
+        faster, slower      at some loads, and no separable difference at the others
+        tie                 no separable difference at any load
+        unknown             nothing to compare
+    `low_per_s` and `high_per_s` are the separable loads next to the turn, `load_per_s` the turn interpolated between
+    them; None without a turn. `faster_per_s` and `slower_per_s`: (lowest, highest) load at which it is so, or None.
     """
-    ratios = [(load, table.ratio_to_off(policy, load, "e2e_mean_s")) for load in table.loads_per_s]
+    ratios = [(load, table.ratio_to_off(policy, load, "e2e_mean_s")) for load in table.loads_of("off", policy)]
     ratios = [(load, r) for load, r in ratios if math.isfinite(r.mean)]
     faster = [load for load, r in ratios if r.compared_to(1.0) == "higher"]
     slower = [load for load, r in ratios if r.compared_to(1.0) == "lower"]
-    low = max(faster, default=None)
-    high = min((load for load in slower if low is None or load > low), default=None)
-    found: dict[str, Any] = {"policy": policy, "load_per_s": None, "low_per_s": low, "high_per_s": high}
-    if not ratios or (low is None and high is None):
-        return found | {"verdict": "tie"}
-    if high is None:
-        return found | {"verdict": "always" if len(faster) == len(ratios) else "not separated"}
-    if low is None:
-        return found | {"verdict": "never" if len(slower) == len(ratios) else "not separated"}
+    found: dict[str, Any] = {"policy": policy, "verdict": "unknown"}
+    found |= dict.fromkeys(("load_per_s", "low_per_s", "high_per_s"))
+    found |= {"faster_per_s": _span(faster), "slower_per_s": _span(slower)}
+    if not ratios:
+        return found
+    if not faster or not slower:
+        everywhere = len(faster or slower) == len(ratios)
+        if faster:
+            return found | {"verdict": "always" if everywhere else "faster"}
+        return found | {"verdict": "tie" if not slower else "never" if everywhere else "slower"}
+    before, after, verdict = (slower, faster, "begins") if max(slower) < max(faster) else (faster, slower, "crosses")
+    high = min(load for load in after if load > max(before))
+    low = max(before)
+    found |= {"verdict": verdict, "low_per_s": low, "high_per_s": high}
     for (load_a, a), (load_b, b) in itertools.pairwise(ratios):
-        if load_a >= low and load_b <= high and a.mean >= 1.0 > b.mean:
+        if low <= load_a and load_b <= high and (a.mean - 1.0) * (b.mean - 1.0) <= 0 and a.mean != b.mean:
             share = math.log(a.mean) / (math.log(a.mean) - math.log(b.mean))
-            found["load_per_s"] = load_a + share * (load_b - load_a)
-            break
-    return found | {"verdict": "crosses"}
+            return found | {"load_per_s": load_a + share * (load_b - load_a)}
+    return found
+
+
+def _span(loads: Sequence[float]) -> list[float] | None:
+    return [min(loads), max(loads)] if loads else None
 
 
 def capacity_within_slo(table: LoadTable, policy: str, share: float) -> dict[str, Any]:
-    """The highest load at which at least `share` of the requests meet the objective, and the loads around it."""
-    shares = [(load, table.mean(policy, load, "slo_share").mean) for load in table.loads_per_s]
+    """The load up to which at least `share` of the requests meet the objective, and the loads around it.
+
+    `verdict`: bracketed; not monotone (a higher load meets it again); beyond or below the loads simulated; not
+    measurable (no request was measured at the lowest load).
+    """
+    shares = [(load, table.mean(policy, load, "slo_share").mean) for load in table.loads_of(policy)]
     meets = [load for load, value in shares if value >= share]
     found: dict[str, Any] = {"policy": policy, "load_per_s": None, "low_per_s": None, "high_per_s": None}
+    if not shares or math.isnan(shares[0][1]):
+        return found | {"verdict": "not measurable"}
     broken = next((i for i, (_, value) in enumerate(shares) if not value >= share), None)
     if broken is None:
-        return found | {
-            "load_per_s": shares[-1][0],
-            "low_per_s": shares[-1][0],
-            "verdict": "beyond the loads simulated",
-        }
+        highest = shares[-1][0]
+        return found | {"load_per_s": highest, "low_per_s": highest, "verdict": "beyond the loads simulated"}
     if broken == 0:
-        return found | {
-            "high_per_s": shares[0][0],
-            "verdict": "below the loads simulated" if not meets else "not monotone",
-        }
+        verdict = "not monotone" if meets else "below the loads simulated"
+        return found | {"high_per_s": shares[0][0], "verdict": verdict}
     (load_a, a), (load_b, b) = shares[broken - 1], shares[broken]
+    verdict = "bracketed" if all(load < load_b for load in meets) else "not monotone"
     estimate_per_s = load_a + (a - share) / (a - b) * (load_b - load_a) if a > b else load_a
-    return found | {
-        "load_per_s": estimate_per_s,
-        "low_per_s": load_a,
-        "high_per_s": load_b,
-        "verdict": "bracketed" if all(load < load_b for load in meets) else "not monotone",
-    }
+    return found | {"load_per_s": estimate_per_s, "low_per_s": load_a, "high_per_s": load_b, "verdict": verdict}
 
 
 def best_policy(table: LoadTable, load: float, order: Sequence[str]) -> str:
-    """The policy with the lowest mean end-to-end time; among those not separable from it, the first in `order`."""
+    """The policy to run at a load, by mean end-to-end time; `order` is from the simplest on.
+
+    That with the lowest mean, except that `off` is kept unless the gain is separable, and that a simpler one is
+    preferred when the best is not better by 1 %.
+    """
     means = {p: table.mean(p, load, "e2e_mean_s").mean for p in order}
-    best = min(order, key=lambda p: means[p] if math.isfinite(means[p]) else math.inf)
-    for policy in order:
+    finite = [p for p in order if math.isfinite(means[p])]
+    if not finite:
+        return order[0]
+    best = min(finite, key=lambda p: means[p])
+    for policy in finite:
         ratio = paired_ratio(table.values(policy, load, "e2e_mean_s"), table.values(best, load, "e2e_mean_s"))
-        if policy == best or ratio.compared_to(1.0) == "tie" or ratio.mean < 1.005:
+        unsure = policy == "off" and ratio.compared_to(1.0) == "tie"
+        if policy == best or unsure or ratio.mean < AS_GOOD_AS:
             return policy
     return best

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process, resource_tracker
+from types import TracebackType
 from typing import Any, Protocol
 
 from specsim.errors import SpecsimError
@@ -21,7 +22,7 @@ from specsim.planner.points import Batch, Worker
 from specsim.planner.question import PlanSettings, Question
 from specsim.traces.model import Trace
 
-__all__ = ["Key", "RunCache", "run_batches"]
+__all__ = ["Key", "PointRunner", "RunCache", "run_batches"]
 
 Key = tuple[str, float, int, float]
 """(policy label, load per s, replication, acceptance change)."""
@@ -63,6 +64,85 @@ def _run(batch: Batch) -> list[dict[str, Any]]:
     return _worker.run(batch)
 
 
+class PointRunner:
+    """Runs batches on up to `settings.jobs` processes, which live until the context is left.
+
+    `cache` is asked first and told of every batch that was simulated.
+    """
+
+    def __init__(
+        self, question: Question, trace: Trace, settings: PlanSettings, *, cache: RunCache | None = None
+    ) -> None:
+        self._setup = (question, trace, settings)
+        self._cache = cache
+        self._jobs = settings.jobs or len(os.sched_getaffinity(0))
+        self._alone: Worker | None = None
+        self._pool: ProcessPoolExecutor | None = None
+        self._others: set[Any] = set()
+
+    def __enter__(self) -> PointRunner:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        if self._pool is None:
+            return
+        if kind is not None:
+            for child in set(active_children()) - self._others:
+                child.terminate()
+        self._pool.shutdown(wait=kind is None, cancel_futures=True)
+
+    def run(
+        self, batches: Sequence[Batch], *, progress: Callable[[int], None] = lambda points: None
+    ) -> dict[Key, dict[str, Any]]:
+        """Metrics of every point. `progress` is told how many points were finished, reused ones included.
+
+        Raises:
+            SpecsimError: when a worker process was killed.
+        """
+        results: dict[Key, dict[str, Any]] = {}
+        todo: list[Batch] = []
+        for batch in batches:
+            known = self._cache.find(batch) if self._cache is not None else None
+            if known is None:
+                todo.append(batch)
+            else:
+                _put(results, batch, known)
+                progress(len(batch.loads_per_s))
+        for batch, metrics in self._compute(todo):
+            if self._cache is not None:
+                self._cache.save(batch, metrics)
+            _put(results, batch, metrics)
+            progress(len(batch.loads_per_s))
+        return results
+
+    def _compute(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, list[dict[str, Any]]]]:
+        if self._pool is None and min(self._jobs, len(batches)) <= 1:
+            self._alone = self._alone or Worker(*self._setup)
+            for batch in batches:
+                yield batch, self._alone.run(batch)
+            return
+        if self._pool is None:
+            self._others = set(active_children())
+            self._pool = ProcessPoolExecutor(
+                self._jobs, mp_context=get_context("forkserver"), initializer=_start, initargs=self._setup
+            )
+        waiting: dict[Future[list[dict[str, Any]]], Batch] = {}
+        queue = list(reversed(batches))
+        try:
+            while queue or waiting:
+                while queue and len(waiting) <= self._jobs:
+                    batch = queue.pop()
+                    with _without_interrupts():
+                        waiting[self._pool.submit(_run, batch)] = batch
+                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    yield waiting.pop(future), future.result()
+        except BrokenProcessPool as error:
+            raise SpecsimError(
+                "a worker process was killed, perhaps for want of memory; what was finished is kept: run the same "
+                "command again, with --jobs 1 or fewer --max-requests"
+            ) from error
+
+
 def run_batches(
     batches: Sequence[Batch],
     question: Question,
@@ -72,69 +152,14 @@ def run_batches(
     cache: RunCache | None = None,
     progress: Callable[[int], None] = lambda points: None,
 ) -> dict[Key, dict[str, Any]]:
-    """Metrics of every point of every batch. `progress` is told how many points were finished, reused ones included.
-
-    Raises:
-        SpecsimError: when a worker process was killed.
-    """
-    results: dict[Key, dict[str, Any]] = {}
-    todo: list[Batch] = []
-    for batch in batches:
-        known = cache.find(batch) if cache is not None else None
-        if known is None:
-            todo.append(batch)
-        else:
-            _put(results, batch, known)
-            progress(len(batch.loads_per_s))
-    with closing(_compute(todo, question, trace, settings)) as computed:
-        for batch, metrics in computed:
-            if cache is not None:
-                cache.save(batch, metrics)
-            _put(results, batch, metrics)
-            progress(len(batch.loads_per_s))
-    return results
+    """`PointRunner.run` once."""
+    with PointRunner(question, trace, settings, cache=cache) as runner:
+        return runner.run(batches, progress=progress)
 
 
 def _put(results: dict[Key, dict[str, Any]], batch: Batch, metrics: Sequence[Mapping[str, Any]]) -> None:
     for load, values in zip(batch.loads_per_s, metrics, strict=True):
         results[(batch.policy.label, load, batch.stretch.index, batch.acceptance_change)] = dict(values)
-
-
-def _compute(
-    batches: Sequence[Batch], question: Question, trace: Trace, settings: PlanSettings
-) -> Generator[tuple[Batch, list[dict[str, Any]]], None, None]:
-    jobs = min(settings.jobs or len(os.sched_getaffinity(0)), len(batches))
-    if jobs <= 1:
-        worker = Worker(question, trace, settings)
-        for batch in batches:
-            yield batch, worker.run(batch)
-        return
-    others = set(active_children())
-    pool = ProcessPoolExecutor(
-        jobs, mp_context=get_context("forkserver"), initializer=_start, initargs=(question, trace, settings)
-    )
-    finished = False
-    try:
-        waiting: dict[Future[list[dict[str, Any]]], Batch] = {}
-        queue = list(reversed(batches))
-        while queue or waiting:
-            while queue and len(waiting) < jobs + 1:
-                batch = queue.pop()
-                with _without_interrupts():
-                    waiting[pool.submit(_run, batch)] = batch
-            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                yield waiting.pop(future), future.result()
-        finished = True
-    except BrokenProcessPool as error:
-        raise SpecsimError(
-            "a worker process was killed, perhaps for want of memory; what was finished is kept: run the same "
-            "command again, with --jobs 1 or fewer --max-requests"
-        ) from error
-    finally:
-        if not finished:
-            for child in set(active_children()) - others:
-                child.terminate()
-        pool.shutdown(wait=finished, cancel_futures=True)
 
 
 @contextmanager

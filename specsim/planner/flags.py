@@ -42,7 +42,10 @@ def vllm_config(question: Question, policy: PolicySpec) -> dict[str, Any]:
     if policy.kind != "off":
         speculative = {"method": question.speculation.method}
         if question.speculation.method not in ("ngram", "mtp"):
-            speculative["model"] = question.names.get("draft_repo") or question.names.get("draft", "DRAFT")
+            draft = question.names.get("draft", "DRAFT")
+            speculative["model"] = question.names.get("draft_repo", draft)
+            if "draft_repo" not in question.names:
+                warnings.append(f"'{draft}' is specsim's name: put the repository or path of your drafter there.")
         speculative["num_speculative_tokens"] = policy.num_spec_tokens
         if policy.kind in ("schedule", "off_above"):
             speculative["num_speculative_tokens_per_batch_size"] = [
@@ -60,7 +63,7 @@ def vllm_config(question: Question, policy: PolicySpec) -> dict[str, Any]:
             if largest < limits.max_num_seqs:
                 warnings.append(
                     f"Full CUDA graphs cover {covered} tokens, {largest} requests at k={policy.num_spec_tokens}; raise "
-                    f" --max-cudagraph-capture-size if you run more at once."
+                    f"--max-cudagraph-capture-size if you run more at once."
                 )
         if limits.max_num_batched_tokens < 8192:
             warnings.append("vLLM warns at start-up when speculation runs with fewer than 8192 batched tokens.")

@@ -16,11 +16,14 @@ from specsim.config import PolicySpec
 from specsim.errors import TraceError
 from specsim.planner import surface
 from specsim.planner.compare import LoadTable, best_policy, capacity_within_slo, comparison_rows, load_crossing
-from specsim.planner.executor import Key, RunCache, run_batches
+from specsim.planner.executor import Key, PointRunner, RunCache
 from specsim.planner.flags import vllm_config
-from specsim.planner.loads import choose_loads, requests_at
-from specsim.planner.points import Batch, Stretch, Worker, stretches
+from specsim.planner.loads import choose_loads, requests_at, steps_per_request
+from specsim.planner.parts import cost_part, crossing_part, deployment_part, profile_part, trace_part
+from specsim.planner.points import MIN_STRETCH, Batch, Stretch, Worker, stretches
 from specsim.planner.question import PlanSettings, Question
+from specsim.planner.repeat import repeated
+from specsim.planner.search import narrow, search_rows
 from specsim.planner.verdict import recommendation, settle
 from specsim.traces.model import Trace
 from specsim.traces.stats import describe
@@ -56,26 +59,41 @@ class PlanJob:
     policies: tuple[PolicySpec, ...]
     loads_per_s: tuple[float, ...]
     own_per_s: float
+    log_requests: int
+    """How many of the requests are the log's own; the rest repeats them."""
     capacity_per_s: float
     context_tokens: int
     """Mean tokens a decoding request has in the cache, weighted by its decode steps."""
     notes: tuple[str, ...]
 
-    def batches(self) -> list[Batch]:
-        """Every point to simulate; stretch by stretch, so that a process keeps its luck."""
-        highest = max(self.loads_per_s)
-        best = self.policies[1:2]
+    def requests_at(self, load_per_s: float, available: int) -> int:
+        """How many of the `available` requests of a stretch are served at a load."""
+        off = self.question.off.cost.decode_step_s(1, self.context_tokens, 0, machinery=False)
+        replicas = self.question.deployment.replicas
+        steps = steps_per_request(load_per_s / replicas, float(self.trace.output_tokens.mean()), off)
+        own = load_per_s == self.own_per_s and self.log_requests == len(self.trace)
+        count = requests_at(available, steps, own=own)
+        return max(count, min(available, self.log_requests)) if load_per_s == self.own_per_s and not own else count
+
+    def points_at(self, policy: PolicySpec, loads_per_s: Sequence[float], *, change: float = 0.0) -> list[Batch]:
+        """One batch a stretch."""
         found = []
         for stretch in self.stretches:
             available = stretch.stop - stretch.first
-            counts = tuple(requests_at(load, self.own_per_s, highest, available) for load in self.loads_per_s)
-            found += [Batch(policy, stretch, self.loads_per_s, counts) for policy in self.policies]
-            found += [
-                Batch(policy, stretch, (self.own_per_s,), (available,), change)
-                for policy in best
-                for change in SENSITIVITY
-            ]
+            counts = tuple(self.requests_at(load, available) for load in loads_per_s)
+            found.append(Batch(policy, stretch, tuple(loads_per_s), counts, change))
         return found
+
+    def batches(self) -> list[Batch]:
+        """Every point of the grid; stretch by stretch, so that a process keeps its luck."""
+        found = [batch for policy in self.policies for batch in self.points_at(policy, self.loads_per_s)]
+        found += [
+            batch
+            for policy in self.policies[1:2]
+            for change in SENSITIVITY
+            for batch in self.points_at(policy, [self.own_per_s], change=change)
+        ]
+        return sorted(found, key=lambda batch: batch.stretch.index)
 
     @property
     def num_points(self) -> int:
@@ -111,23 +129,26 @@ def prepare(question: Question, trace: Trace, settings: PlanSettings) -> PlanJob
     notes += notice
     chosen, notice = _busiest(served, settings.max_requests)
     notes += notice
-    cut, sentence = stretches(chosen, settings)
+    context = _decode_context(chosen)
+    fit = surface.batch_limit(question, context, on=False)
+    simulated, notice = _long_enough(chosen, fit * question.deployment.replicas, settings)
+    notes += notice
+    cut, sentence = stretches(simulated, settings)
     notes.append(sentence)
-    worker = Worker(question, chosen, settings)
-    capacity = worker.capacity_per_s(cut)
-    own = chosen.rate_per_s
+    capacity = Worker(question, simulated, settings).capacity_per_s(max(len(chosen), 4 * fit, MIN_STRETCH))
+    own = simulated.rate_per_s
     loads = tuple(sorted({*settings.loads_per_s, own})) or ()
     if not settings.loads_per_s:
         loads = choose_loads(own, capacity, settings.load_points)
-    context = _decode_context(chosen)
     return PlanJob(
         question=question,
-        trace=chosen,
+        trace=simulated,
         settings=settings,
         stretches=tuple(cut),
-        policies=_policies(question, context),
+        policies=_policies(question, context, _batch_at(question, simulated, context)),
         loads_per_s=loads,
         own_per_s=own,
+        log_requests=len(chosen),
         capacity_per_s=capacity,
         context_tokens=context,
         notes=tuple(notes),
@@ -142,7 +163,9 @@ def run_plan(
     progress: Callable[[int], None] = lambda points: None,
 ) -> dict[str, Any]:
     """Simulate every point (or take it from `cache`) and answer; the dict that `--json` prints, without `plan_id`."""
-    points = run_batches(job.batches(), job.question, job.trace, job.settings, cache=cache, progress=progress)
+    with PointRunner(job.question, job.trace, job.settings, cache=cache) as runner:
+        points = runner.run(job.batches(), progress=progress)
+        points |= narrow(job, points, runner)
     return answer(job, trace, points)
 
 
@@ -156,16 +179,17 @@ def answer(job: PlanJob, trace: Trace, points: dict[Key, dict[str, Any]]) -> dic
     crossings = [surface.crossing(question, context, k) for context in contexts for k in ks]
     by_load = [load_crossing(table, label) for label in labels if label != "off"]
     capacity = [capacity_within_slo(table, label, question.slo.share) for label in labels]
-    order = _simplest_first(job.policies)
+    # what no engine offers is compared, but not recommended
+    order = _simplest_first([policy for policy in job.policies if policy.kind != "goodput"])
     best = {load: best_policy(table, load, order) for load in job.loads_per_s}
     by_label = {policy.label: policy for policy in job.policies}
     chosen = by_label[best[job.own_per_s]]
     statistics = describe(trace)
     result: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
-        "trace": _trace_part(trace, job, statistics),
-        "deployment": _deployment_part(question),
-        "profile": _profile_part(question),
+        "trace": trace_part(trace, statistics, len(job.trace)),
+        "deployment": deployment_part(question),
+        "profile": profile_part(question),
         "loads": {
             "own_per_s": job.own_per_s,
             "capacity_off_per_s": job.capacity_per_s,
@@ -175,15 +199,20 @@ def answer(job: PlanJob, trace: Trace, points: dict[Key, dict[str, Any]]) -> dic
             "best": [{"load_per_s": load, "policy": policy} for load, policy in best.items()],
         },
         "comparison": comparison_rows(table),
-        "crossovers": {"by_batch": [_crossing_part(c) for c in crossings], "by_load": by_load},
+        "crossovers": {"by_batch": [crossing_part(c) for c in crossings], "by_load": by_load},
         "break_even": surface.break_even_rows(question, contexts, ks),
         "schedule": [list(row) for row in surface.best_k_table(question, job.context_tokens)],
         "schedule_context_tokens": job.context_tokens,
         "capacity": capacity,
-        "cost_of_speculation": _cost_part(question),
+        "search": search_rows(job, table),
+        "cost_of_speculation": cost_part(question),
         "sensitivity": _sensitivity(job, table, contexts),
         "config": vllm_config(question, chosen),
-        "warnings": [*trace.meta.warnings, *statistics.warnings, *_warnings(job, table)],
+        "warnings": list(
+            dict.fromkeys(
+                _sentence(w) for w in (*trace.meta.warnings, *statistics.warnings, *_warnings(job, table, chosen.label))
+            )
+        ),
         "not_modelled": list(NOT_MODELLED),
         "notes": [*job.notes, *question.assumed],
     }
@@ -208,6 +237,20 @@ def _servable(trace: Trace, question: Question) -> tuple[Trace, list[str]]:
     return trace, []
 
 
+def _long_enough(trace: Trace, fit: int, settings: PlanSettings) -> tuple[Trace, list[str]]:
+    """A log of few requests end to end, until a fleet in which `fit` requests run at once has a steady state."""
+    n = len(trace)
+    if n >= MIN_STRETCH:
+        return trace, []
+    long = repeated(trace, min(max(MIN_STRETCH, min(4 * fit, 2000)), settings.max_requests))
+    if long is trace:
+        return trace, []
+    return long, [
+        f"{n} requests are too few to fill this fleet: they are simulated {len(long) // n} times over, end to end at "
+        f"the same rate, and share no prefix from one time to the next."
+    ]
+
+
 def _busiest(trace: Trace, most: int) -> tuple[Trace, list[str]]:
     """The densest run of `most` consecutive requests."""
     if len(trace) <= most:
@@ -228,17 +271,29 @@ def _decode_context(trace: Trace) -> int:
     return max(1, round(mean))
 
 
-def _policies(question: Question, context: int) -> tuple[PolicySpec, ...]:
-    """Off, each static k, and (when k changes with the batch) the schedule, off above a batch, and adaptive."""
+def _batch_at(question: Question, trace: Trace, context: int) -> int:
+    """Requests that run at once in a replica at the trace's own load, by Little's law on the cost surface."""
+    limit = surface.batch_limit(question, context, on=False)
+    per_s = trace.rate_per_s / question.deployment.replicas
+    batch = 1.0
+    for _ in range(50):
+        step_s = question.off.cost.decode_step_s(max(1, round(batch)), context, 0, machinery=False)
+        batch = min(float(limit), max(1.0, per_s * float(trace.output_tokens.mean()) * step_s))
+    return round(batch)
+
+
+def _policies(question: Question, context: int, batch: int) -> tuple[PolicySpec, ...]:
+    """Off, each static k, and (when k changes with the batch) the schedule and adaptive.
+
+    Second comes the static k that is best at `batch` requests; it is the one tried with shifted acceptance.
+    """
     ks = sorted(set(question.speculation.num_spec_tokens))
     found = [PolicySpec("off"), *(PolicySpec("static", k) for k in ks)]
     table = surface.best_k_table(question, context)
     if len(table) > 1:
         found.append(PolicySpec("schedule", max(k for _, _, k in table), table=table))
     found.append(PolicySpec("goodput", question.max_k))
-    # the best static k at a middling batch first: its neighbours in the list are tried with shifted acceptance
-    middle = max(1, min(16, question.on.limits.max_num_seqs))
-    best = max(ks, key=lambda k: surface.speedup(question, middle, context, k))
+    best = max(ks, key=lambda k: surface.speedup(question, batch, context, k))
     found.sort(key=lambda p: (p.kind != "off", not (p.kind == "static" and p.num_spec_tokens == best)))
     return tuple(found)
 
@@ -254,83 +309,6 @@ def _contexts(job: PlanJob) -> list[int]:
     longest = int((job.trace.prompt_tokens.astype(np.int64) + job.trace.output_tokens).max())
     usual = [c for c in (512, 2048, 8192, 32768, 131072) if c <= min(limit, max(4 * longest, 2048))]
     return sorted({*usual, min(job.context_tokens, limit)})
-
-
-def _trace_part(trace: Trace, job: PlanJob, statistics: Any) -> dict[str, Any]:
-    meta = trace.meta
-    return {
-        "source": meta.source,
-        "format": meta.format,
-        "time_unit": meta.time_unit,
-        "sha256": meta.sha256,
-        "rows_read": meta.rows_read,
-        "rows_kept": meta.rows_kept,
-        "dropped": dict(meta.dropped),
-        "dropped_examples": dict(meta.dropped_examples),
-        "arrival_grid_s": meta.arrival_grid_s,
-        "notes": list(meta.notes),
-        "statistics": {k: v for k, v in asdict(statistics).items() if k != "warnings"},
-        "simulated_requests": len(job.trace),
-    }
-
-
-def _deployment_part(question: Question) -> dict[str, Any]:
-    on, off = question.on, question.off
-    return {
-        **asdict(question.deployment),
-        "speculation": asdict(question.speculation),
-        "slo": asdict(question.slo),
-        "names": dict(question.names),
-        "limits_off": asdict(off.limits),
-        "limits_on": asdict(on.limits),
-        "memory_off": dict(off.memory),
-        "memory_on": dict(on.memory),
-    }
-
-
-def _profile_part(question: Question) -> dict[str, Any]:
-    on, off = question.on.profile, question.off.profile
-    lengths = {
-        str(k): question.acceptance.expected_length(k) for k in sorted({1, *question.speculation.num_spec_tokens})
-    }
-    return {
-        "kind": on.kind,
-        "name": on.name,
-        "name_off": off.name,
-        "sha256": on.sha256,
-        "sha256_off": off.sha256,
-        "relative_error": on.relative_error,
-        "speedup_error": surface.surface_error(question),
-        "covers": dict(on.covers),
-        "sources": dict(on.sources),
-        "notes": list(dict.fromkeys([*off.notes, *on.notes])),
-        "acceptance": {
-            "name": question.acceptance.name,
-            "source": question.acceptance_source,
-            "relative_error": question.acceptance_error,
-            "conditional": [float(a) for a in question.acceptance.conditional][: max(question.max_k, 1)],
-            "proposal_rate": question.acceptance.proposal_rate,
-            "mean_acceptance_length_by_k": lengths,
-        },
-    }
-
-
-def _crossing_part(c: surface.Crossing) -> dict[str, Any]:
-    return asdict(c) | {"pays": [list(r) for r in c.pays]}
-
-
-def _cost_part(question: Question) -> dict[str, Any]:
-    """What loading the drafter takes from the cache."""
-    off, on = question.off.limits, question.on.limits
-    tokens_off = off.num_kv_blocks * off.block_size_tokens
-    tokens_on = on.num_kv_blocks * on.block_size_tokens
-    return {
-        "kv_tokens_off": tokens_off,
-        "kv_tokens_on": tokens_on,
-        "kv_share_lost": 1 - tokens_on / tokens_off,
-        "draft_weight_bytes": question.on.memory.get("draft_weight_bytes", 0.0),
-        "draft_kv_bytes_per_token": question.on.memory.get("draft_kv_bytes_per_token", 0.0),
-    }
 
 
 def _sensitivity(job: PlanJob, table: LoadTable, contexts: Sequence[int]) -> list[dict[str, Any]]:
@@ -378,17 +356,38 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _warnings(job: PlanJob, table: LoadTable) -> list[str]:
+def _warnings(job: PlanJob, table: LoadTable, chosen: str) -> list[str]:
     found = []
-    if table.saturated("off", job.own_per_s):
-        least = math.ceil(job.own_per_s / job.capacity_per_s)
+    own, slo = job.own_per_s, job.question.slo
+    if table.saturated("off", own):
+        replicas = job.question.deployment.replicas
+        needed = math.ceil(own / job.capacity_per_s * replicas)
+        if needed > replicas:
+            found.append(
+                f"The trace's own load of {own:.3g} requests/s is more than this fleet serves "
+                f"({job.capacity_per_s:.3g} per s without speculation): plan for at least {needed} replicas "
+                f"(--replicas {needed})."
+            )
+        else:
+            found.append(
+                f"At the trace's own load of {own:.3g} requests/s the fleet falls behind for a time; latencies there "
+                f"depend on how long the trace is."
+            )
+    share = table.mean(chosen, own, "slo_share").mean
+    if share < slo.share:
         found.append(
-            f"The trace's own load of {job.own_per_s:.3g} requests/s is more than this fleet serves "
-            f"({job.capacity_per_s:.3g}/s without speculation): at least {least} x {job.question.deployment.replicas} "
-            f"replica(s) are needed (--replicas)."
+            f"At the trace's own load only {share:.0%} of the requests meet the objective with {chosen} "
+            f"({table.mean('off', own, 'slo_share').mean:.0%} with off); {slo.share:.0%} are asked for."
         )
-    rejected = sum(v for v in table.values("off", job.own_per_s, "rejected") if math.isfinite(v))
+    rejected = max((v for v in table.values("off", own, "rejected") if math.isfinite(v)), default=0.0)
     if rejected:
-        found.append(f"{rejected:.0f} requests were refused as longer than max_model_len "
-                     f"{job.question.on.limits.max_model_len}.")  # fmt: skip
+        found.append(
+            f"Up to {rejected:.0f} requests of a replication were refused as longer than max_model_len "
+            f"{job.question.on.limits.max_model_len} or than the whole cache; they count against the objective."
+        )
     return list(dict.fromkeys([*found, *job.question.off.notes, *job.question.on.notes]))
+
+
+def _sentence(text: str) -> str:
+    """With a capital letter and a full stop."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ from specsim.config import PolicySpec
 from specsim.engine.simulator import simulate
 from specsim.metrics import summarise
 from specsim.planner.question import PlanSettings, Question
+from specsim.planner.repeat import repeated
 from specsim.traces.model import Trace
 from specsim.workload import Workload
 
@@ -113,21 +113,30 @@ class Worker:
             found.append(plain_numbers(asdict(summarise(result, self.question.slo))))
         return found
 
-    def capacity_per_s(self, stretches: Sequence[Stretch]) -> float:
-        """Requests per second that the fleet without speculation completes when it never waits for work."""
-        workload = self.workload(stretches[0])
+    def capacity_per_s(self, requests: int) -> float:
+        """Requests per second that the fleet without speculation completes when it never waits for work.
+
+        At least `requests` of the trace wait at one replica from the start; counted is the middle half of the
+        completions, when the batch is as large as it gets. nan when nothing could be served.
+        """
+        trace = repeated(self.trace.rows(0, min(requests, len(self.trace))), requests)
         off = self.question.off
         result = simulate(
-            workload,
+            Workload(trace, None, seed=0),
             off.cost,
             limits=off.limits,
             policy=PolicySpec("off"),
-            arrival_s=np.zeros(len(workload)),
-            replicas=self.question.deployment.replicas,
-            router=self.question.deployment.router,
+            arrival_s=np.zeros(len(trace)),
         )
-        served = int(np.count_nonzero(np.isfinite(result.requests.finish_s)))
-        return served / result.end_s if result.end_s > 0 else math.nan
+        finish_s = np.sort(result.requests.finish_s[np.isfinite(result.requests.finish_s)])
+        if len(finish_s) == 0:
+            return math.nan
+        first, last = len(finish_s) // 4, (3 * len(finish_s)) // 4
+        if last > first and finish_s[last] > finish_s[first]:
+            rate = (last - first) / float(finish_s[last] - finish_s[first])
+        else:
+            rate = len(finish_s) / float(finish_s[-1])
+        return rate * self.question.deployment.replicas
 
 
 def plain_numbers(values: dict[str, Any]) -> dict[str, Any]:

@@ -141,6 +141,7 @@ def break_even_rows(question: Question, contexts: Sequence[int], ks: Sequence[in
 def best_k_table(question: Question, context_tokens: float) -> tuple[tuple[int, int, int], ...]:
     """k by batch as rows (first, last, k): the k with most tokens per second, 0 where none gains 1 % on not drafting.
 
+    A row goes on while its k is within 0.5 % of the best, or padding to captured sizes would make many short rows.
     The last row reaches to `max_num_seqs`, as an engine's table must cover every batch.
     """
     ks = (0, *sorted(set(question.speculation.num_spec_tokens)))
@@ -152,6 +153,8 @@ def best_k_table(question: Question, context_tokens: float) -> tuple[tuple[int, 
         rates = {k: lengths[k] / step_on_s(question, batch, context_tokens, k) for k in ks}
         best = max(ks, key=lambda k: (rates[k], -k))
         best = best if rates[best] > 1.01 * rates[0] else 0
+        if rows and rates[rows[-1][2]] >= 0.995 * rates[best]:
+            best = rows[-1][2]
         if rows and rows[-1][2] == best:
             rows[-1][1] = batch
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from specsim.config import PolicySpec
@@ -17,7 +18,7 @@ __all__ = ["recommendation", "settle"]
 def recommendation(job: PlanJob, table: LoadTable, chosen: str, result: dict[str, Any]) -> dict[str, Any]:
     """Which policy at the trace's own load, where it stops paying, and how sure that is."""
     own = job.own_per_s
-    speculating = [label for label in table.policies if label != "off"]
+    speculating = [policy.label for policy in job.policies if policy.kind not in ("off", "goodput")]
     best = chosen if chosen != "off" else min(
         speculating, key=lambda label: -_mean(table.ratio_to_off(label, own, "e2e_mean_s").mean))  # fmt: skip
     gain = table.ratio_to_off(best, own, "e2e_mean_s")
@@ -51,31 +52,53 @@ def recommendation(job: PlanJob, table: LoadTable, chosen: str, result: dict[str
 
 def _second(best: str, result: dict[str, Any], job: PlanJob) -> str:
     cross = next((c for c in result["crossovers"]["by_load"] if c["policy"] == best), None)
+    return f"{_by_load(best, cross, job)}{_by_batch(best, result, job)}."
+
+
+def _by_batch(best: str, result: dict[str, Any], job: PlanJob) -> str:
     k = _k_of(best, job)
     at = min(job.context_tokens, max(c["context_tokens"] for c in result["crossovers"]["by_batch"]))
-    batches = [c for c in result["crossovers"]["by_batch"] if c["k"] == k and c["context_tokens"] == at]
-    tail = ""
-    if batches:
-        c = batches[0]
-        if c["batch"] is None:
-            tail = f"; by batch it pays up to the {c['limit']} requests that fit at {at} tokens of context"
-        elif c["batch"] == 1:
-            tail = f"; by batch it never pays at {at} tokens of context"
+    c = next((c for c in result["crossovers"]["by_batch"] if c["k"] == k and c["context_tokens"] == at), None)
+    if c is None:
+        return ""
+    of, context = f"k={k}", f"at {at:,} tokens of context"
+    if c["batch"] is None:
+        return f"; by batch {of} pays up to the {c['limit']:,} requests that fit {context}"
+    if not c["pays"]:
+        return f"; by batch {of} never pays {context}"
+    pays = _bridged(c["pays"])
+    if len(pays) > 1 or pays[0][0] > 1:
+        ranges = " and ".join(f"{first}-{last}" for first, last in pays)
+        return f"; by batch {of} pays at {ranges} running requests {context}"
+    return f"; by batch {of} pays below {c['batch']:,} running requests {context}"
+
+
+def _bridged(ranges: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Ranges of batches, without the gaps of a few per cent that padding to captured sizes makes."""
+    found = [list(ranges[0])]
+    for first, last in ranges[1:]:
+        if first <= max(found[-1][1] + 3, 1.1 * found[-1][1]):
+            found[-1][1] = last
         else:
-            tail = f"; by batch k={k} turns at {c['batch']} running requests at {at} tokens of context"
-    if cross is None or cross["verdict"] == "tie":
-        return f"No load was found at which {best} differs from off beyond the interval{tail}."
-    if cross["verdict"] == "always":
-        return f"It pays at every load simulated, up to {max(job.loads_per_s):.3g} requests/s{tail}."
-    if cross["verdict"] == "never":
-        return f"It pays at no load simulated, from {min(job.loads_per_s):.3g} requests/s up{tail}."
-    if cross["load_per_s"] is None:
-        low, high = cross["low_per_s"], cross["high_per_s"]
-        return f"It is faster up to {_load(low)} and slower from {_load(high)}; between them no difference holds{tail}."
-    return (
-        f"It stops paying near {cross['load_per_s']:.3g} requests/s (between {_load(cross['low_per_s'])} and "
-        f"{_load(cross['high_per_s'])}){tail}."
-    )
+            found.append([first, last])
+    return found
+
+
+def _by_load(best: str, cross: dict[str, Any] | None, job: PlanJob) -> str:
+    verdict = "unknown" if cross is None else cross["verdict"]
+    if cross is None or verdict in ("tie", "unknown"):
+        return f"At no load simulated does {best} differ from off beyond the interval"
+    if verdict == "always":
+        return f"It pays at every load simulated, up to {cross['faster_per_s'][1]:.3g} requests/s"
+    if verdict == "never":
+        return f"It pays at no load simulated, from {cross['slower_per_s'][0]:.3g} requests/s up"
+    if verdict in ("faster", "slower"):
+        low, high = cross[f"{verdict}_per_s"]
+        where = f"at {low:.3g} requests/s" if low == high else f"from {low:.3g} to {high:.3g} requests/s"
+        return f"It is {verdict} {where}; at other loads no difference holds"
+    turn = f" near {cross['load_per_s']:.3g} requests/s" if cross["load_per_s"] is not None else ""
+    does = "stops paying" if verdict == "crosses" else "begins to pay"
+    return f"It {does}{turn} (between {cross['low_per_s']:.3g} and {cross['high_per_s']:.3g} requests/s)"
 
 
 def settle(job: PlanJob, table: LoadTable, chosen: PolicySpec, result: dict[str, Any]) -> dict[str, Any]:
@@ -94,16 +117,16 @@ def settle(job: PlanJob, table: LoadTable, chosen: PolicySpec, result: dict[str,
     if what == "acceptance":
         text = (
             f"Measure the mean acceptance length at k={k} on your own prompts: above {even:.2f} (bonus included) "
-            f"speculation pays at {batch} running requests and {context} tokens of context; assumed here is "
-            f"{length:.2f} +- {acceptance_error:.0%}. In vLLM: 1 + spec_decode_num_accepted_tokens_total / "
+            f"speculation pays at {batch} running requests and {context:,} tokens of context; assumed here is "
+            f"{length:.2f} ±{acceptance_error:.0%}. In vLLM: 1 + spec_decode_num_accepted_tokens_total / "
             f"spec_decode_num_drafts_total over a few hundred requests."
         )
     else:
         text = (
-            f"Measure two step times on the target GPU: {batch} requests at {context} tokens of context with 1 and "
+            f"Measure two step times on the target GPU: {batch} requests at {context:,} tokens of context with 1 and "
             f"with {1 + k} query tokens each (vllm bench forward), plus one drafter round. Speculation pays when the "
             f"ratio of a whole round to a plain step stays below the acceptance length {length:.2f}; the cost model "
-            f"says {even:.2f} +- {cost_error:.0%}."
+            f"says {even:.2f} ±{cost_error:.0%}."
         )
     return {
         "what": what,
@@ -139,7 +162,3 @@ def _slower(ratio: float) -> str:
 
 def _factor(ratio: float) -> str:
     return f"{1 / ratio:.2f}x" if ratio == ratio else "not measurable (no outputs of 2 tokens or more)"
-
-
-def _load(value: float | None) -> str:
-    return "an unseparated load" if value is None else f"{value:.3g}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specsim.report.text import Page, gigabytes, milliseconds, number, percent, spread, times
@@ -29,6 +29,12 @@ _DETAIL = (
     ("acceptance length", "mean_acceptance_length", number),
     ("rejected drafts", "wasted_draft_share", percent),
 )
+
+
+_POLICIES_WIDE = 6
+"""Policies beside one another in a table of 100 columns."""
+_CONTEXTS_WIDE = 4
+"""Values of k, likewise."""
 
 
 def plan_text(result: Mapping[str, Any], *, full: bool = False, color: bool = False) -> str:
@@ -107,7 +113,8 @@ def _deployment(page: Page, result: Mapping[str, Any]) -> None:
         [
             ("target", f"{names['target']}, weights {d['weight_dtype'] or 'as published'}, KV {d['kv_dtype']}"),
             ("drafter", f"{names['draft']} by {d['speculation']['method']}"),
-            ("hardware", f"{d['replicas']} replica(s) of {d['tp']} x {names['gpu']}, router {d['router']}"),
+            ("hardware", f"{d['replicas']} replica{'s' if d['replicas'] > 1 else ''} of {d['tp']} x {names['gpu']}"
+                         + (f", router {d['router']}" if d["replicas"] > 1 else "")),
             ("engine", f"{d['engine']} {d['engine_version']}: {limits['max_num_seqs']} sequences, "
                        f"{limits['max_num_batched_tokens']} batched tokens, model length {limits['max_model_len']}"),
             ("KV cache", f"{cost['kv_tokens_off']:,} tokens, {cost['kv_tokens_on']:,} with speculation "
@@ -147,8 +154,9 @@ def _comparison(page: Page, result: Mapping[str, Any], full: bool) -> None:
     speculating = [p for p in loads["policies"] if p != "off"]
     page.heading("3. Comparison over load")
     page.line(
-        f"Speedup of the mean time to the last token against off, {loads['replications']} paired replications; "
-        f"= is a tie (the 95 % interval holds 1), ! a load that the fleet cannot keep up with."
+        f"Batch, TPOT and share within the objective are those of off; then the speedup of the mean time to the last "
+        f"token against off, {loads['replications']} paired replications. = is a tie (the 95% interval holds 1), ! a "
+        f"load that the fleet cannot keep up with."
     )
     table = []
     for load in loads["simulated_per_s"]:
@@ -164,7 +172,10 @@ def _comparison(page: Page, result: Mapping[str, Any], full: bool) -> None:
             mark = "=" if row["verdict"] == "tie" else " "
             cells.append(times(row["e2e_speedup"]["mean"]) + mark + ("!" if row["saturated"] else " "))
         table.append(cells)
-    page.table(["requests/s", "batch", "TPOT ms", "in SLO", *(_short(p) for p in speculating)], table)
+    for start in range(0, len(speculating), _POLICIES_WIDE):
+        part = slice(start, start + _POLICIES_WIDE)
+        names = ["requests/s", "batch", "TPOT ms", "in SLO", *(_short(p) for p in speculating[part])]
+        page.table(names, [[*row[:4], *row[4:][part]] for row in table])
     for load in loads["simulated_per_s"] if full else [loads["own_per_s"]]:
         page.line()
         page.line(f"At {load:.3g} requests/s" + (", the trace's own load" if load == loads["own_per_s"] else "") + ":")
@@ -190,20 +201,28 @@ def _crossovers(page: Page, result: Mapping[str, Any]) -> None:
     contexts = sorted({c["context_tokens"] for c in crossings})
     by = {(c["context_tokens"], c["k"]): c for c in crossings}
     page.heading("4. Where speculation stops paying")
-    page.line("By running batch and context: the batch from which on it no longer pays (if the cost model and the "
-              "acceptance were worse .. better by one sigma); 'all n' pays up to the n requests that fit.")  # fmt: skip
+    page.line(
+        "By running batch and context: the batch from which on it no longer pays, and in brackets the same if cost "
+        "model and acceptance were worse..better by one sigma. 'fit' is how many requests fit; 'all' pays up to there, "
+        "'none' not even alone."
+    )
     own = result["schedule_context_tokens"]
-    table = [
-        [f"{c:,}" + ("  (own)" if c == own else ""), *(_turn(by[c, k]) for k in ks)] for c in contexts
-    ]  # fmt: skip
-    page.table(["context tokens", *(f"k={k}" for k in ks)], table)
+    for start in range(0, len(ks), _CONTEXTS_WIDE):
+        some = ks[start : start + _CONTEXTS_WIDE]
+        table = [
+            [f"{c:,}" + ("  (own)" if c == own else ""), str(by[c, ks[0]]["limit"]), *(_turn(by[c, k]) for k in some)]
+            for c in contexts
+        ]
+        page.table(["context tokens", "fit", *(f"k={k}" for k in some)], table)
     page.line()
     page.line("By load (mean time to the last token):")
     rows = []
     for c in result["crossovers"]["by_load"]:
         at = "-" if c["load_per_s"] is None else f"{c['load_per_s']:.3g}"
-        rows.append([c["policy"], c["verdict"], at, number(c["low_per_s"]), number(c["high_per_s"])])
-    page.table(["policy", "pays", "turns at req/s", "still faster at", "slower from"], rows, left=2)
+        between = "-" if c["low_per_s"] is None else f"{c['low_per_s']:.3g}..{c['high_per_s']:.3g}"
+        rows.append([c["policy"], _PAYS[c["verdict"]], at, between, _from_to(c["faster_per_s"]),
+                     _from_to(c["slower_per_s"])])  # fmt: skip
+    page.table(["policy", "it pays", "turns at req/s", "between", "faster at", "slower at"], rows, left=2)
     page.line()
     best = result["measure_next"]["k"]
     rows_for_k = [r for r in result["break_even"] if r["k"] == best]
@@ -217,13 +236,31 @@ def _crossovers(page: Page, result: Mapping[str, Any]) -> None:
         page.table(["context tokens", *(f"batch {b}" for b in batches)], table)
 
 
-def _turn(c: Mapping[str, Any]) -> str:
-    def one(batch: int | None) -> str:
-        return f"all {c['limit']}" if batch is None else "never" if batch == 1 else str(batch)
+_PAYS = {
+    "always": "at every load",
+    "never": "at no load",
+    "crosses": "at low loads",
+    "begins": "at high loads",
+    "faster": "at some loads",
+    "slower": "at no load",
+    "tie": "no difference",
+    "unknown": "unknown",
+}
 
-    if c["batch"] == c["low"] == c["high"]:
-        return one(c["batch"])
-    return f"{one(c['batch'])} ({one(c['low'])}..{one(c['high'])})"
+
+def _from_to(span: Sequence[float] | None) -> str:
+    if span is None:
+        return "-"
+    return f"{span[0]:.3g}" if span[0] == span[1] else f"{span[0]:.3g}..{span[1]:.3g}"
+
+
+def _batch(batch: int | None) -> str:
+    return "all" if batch is None else "none" if batch == 1 else str(batch)
+
+
+def _turn(c: Mapping[str, Any]) -> str:
+    at, low, high = _batch(c["batch"]), _batch(c["low"]), _batch(c["high"])
+    return at if at == low == high else f"{at} ({low}..{high})"
 
 
 def _schedule(page: Page, result: Mapping[str, Any]) -> None:
@@ -239,6 +276,11 @@ def _capacity(page: Page, result: Mapping[str, Any]) -> None:
         found = "-" if c["load_per_s"] is None else f"{c['load_per_s']:.3g}"
         rows.append([c["policy"], found, number(c["low_per_s"]), number(c["high_per_s"]), c["verdict"]])
     page.table(["policy", "requests/s", "meets at", "fails at", "search"], rows)
+    if result["search"]:
+        page.line(
+            f"{len(result['search'])} points between the loads of section 3 were simulated to narrow these brackets "
+            f"and the turns by load, for {', '.join(dict.fromkeys(row['policy'] for row in result['search']))}."
+        )
 
 
 def _sensitivity(page: Page, result: Mapping[str, Any]) -> None:
@@ -250,13 +292,15 @@ def _sensitivity(page: Page, result: Mapping[str, Any]) -> None:
             [
                 f"{row['acceptance_change'] * 100:+.0f} points" if row["acceptance_change"] else "as assumed",
                 f"{row['acceptance_length']:.2f}",
-                f"all {row['batch_limit']}" if batch is None else "never" if batch == 1 else str(batch),
+                f"all {row['batch_limit']}" if batch is None else _batch(batch),
                 spread(row["e2e_speedup_at_own_load"], times),
-                ", ".join(f"{k} to {last}" for _, last, k in row["schedule"]),
+                ", ".join(f"{k} to {last}" for _, last, k in row["schedule"][:-1])
+                + (", then " if len(row["schedule"]) > 1 else "")
+                + str(row["schedule"][-1][2]),
             ]
         )
     policy = result["sensitivity"][0]["policy"]
-    page.table([f"{policy}", "length", "turns at batch", "speedup at own load", "best k by batch"], rows)
+    page.table([f"{policy}", "length", "turns at batch", "speedup at own load", "best k by batch"], rows, wrapped=True)
 
 
 def _config(page: Page, result: Mapping[str, Any]) -> None:

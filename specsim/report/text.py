@@ -54,11 +54,14 @@ class Page:
             table.add_row(f"  {name}", Text(text))
         self._console.print(table)
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
-        """A table whose first `left` columns are aligned left."""
+    def table(
+        self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, wrapped: bool = False
+    ) -> None:
+        """A table whose first `left` columns are aligned left; `wrapped` lets the last one take several lines."""
         table = Table(box=None, padding=(0, 1), pad_edge=True)
         for i, name in enumerate(columns):
-            table.add_column(name, justify="left" if i < left else "right", no_wrap=True)
+            wraps = wrapped and i == len(columns) - 1
+            table.add_column(name, justify="left" if i < left or wraps else "right", no_wrap=not wraps)
         for row in rows:
             table.add_row(*row)
         self._console.print(table)
@@ -83,8 +86,13 @@ def milliseconds(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A fraction as percent."""
-    return "-" if value is None else f"{value:.0%}" if value in (0, 1) or 0.1 <= value <= 0.995 else f"{value:.1%}"
+    """A fraction as percent; 100% and 0% are exactly that."""
+    if value is None:
+        return "-"
+    if value in (0, 1) or 0.1 <= value <= 0.985:
+        return f"{value:.0%}"
+    shown = f"{value:.1%}"
+    return {"100.0%": "99.9%", "0.0%": "<0.1%"}.get(shown, shown) if 0 < value < 1 else shown
 
 
 def gigabytes(value: float | None) -> str:
