@@ -330,7 +330,8 @@ def test_k_0_without_machinery_equals_off(world: World, plain: bool) -> None:
     off = run(replace(world, policy=PolicySpec("off")), plain=plain)
     idle = run(replace(world, policy=PolicySpec("static", 0)), plain=plain)
     assert_same_bytes(off, idle)
-    loaded = replace(world, profile=make_profile(loaded_host_s=1e-3))
+    loaded = replace(world, profile=make_profile(loaded_host_s=1e-3, speculation_host_s=1e-3))
+    assert_same_bytes(off, run(replace(loaded, policy=PolicySpec("off")), plain=plain))
     costly = run(replace(loaded, policy=PolicySpec("static", 0)), plain=plain)
     if served(off).any():
         assert np.nansum(costly.requests.finish_s) > np.nansum(off.requests.finish_s), "the guard: costs are seen"
