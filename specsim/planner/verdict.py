@@ -27,10 +27,21 @@ def recommendation(job: PlanJob, table: LoadTable, chosen: str, result: dict[str
     error = surface.surface_error(job.question)
     margin = abs(_mean(gain.mean) - 1.0)
     sure = "sure" if margin > 2 * error else "likely" if margin > error else "unsure"
-    tie = gain.compared_to(1.0) == "tie" or (chosen == "off" and gain.mean > 0.995)
-    where = f"at the trace's own {own:.3g} requests/s (about {batch:.0f} running)"
+    tie = gain.compared_to(1.0) in ("tie", "unknown")
+    if tie:
+        sure = "unsure"
+    running = f" (about {batch:.0f} running)" if batch == batch else ""
+    where = f"at the trace's own {own:.3g} requests/s{running}"
     if chosen == "off" and not tie:
         first = f"Leave speculation off {where}: the best of it, {best}, takes {_slower(gain.mean)} longer per request."
+    elif chosen == "off" and gain.n < 2:
+        first = f"No answer {where}: fewer than two replications have a request that was measured."
+    elif chosen == "off" and abs(_mean(gain.mean) - 1) > 0.02:
+        first = (
+            f"No answer yet {where}: with {best} requests finish {gain.mean:.2f}x as fast in the mean, but the 95% "
+            f"interval {gain.low:.2f}..{gain.high:.2f} holds 1. Until then leave speculation off, or raise "
+            f"--replications (now {len(job.stretches)})."
+        )
     elif chosen == "off":
         first = f"Speculation makes no separable difference {where}; leave it off, which is simpler."
     else:
