@@ -32,8 +32,9 @@ class RingBatch:
         self._step = 0
         self._kv_tokens = 0
         self._windowed = 0
-        self._rounds: dict[int, tuple[int, int, np.ndarray, int]] = {}
-        """Request -> step of its first round, tokens out by then, its rounds, blocks that they take in all."""
+        self._rounds: dict[int, tuple[int, int, np.ndarray, int, int]] = {}
+        """Request -> step of its first round, tokens out by then, its rounds, blocks that they take in all, turn."""
+        self._turn = 0
         self._peek = Peek()
         self._advance = Advance()
         self._row: list[int] | None = None
@@ -41,7 +42,8 @@ class RingBatch:
 
     def add(self, request: int, emitted: int, next_k: int) -> None:
         rounds, blocks = self._table.rounds(request, emitted)
-        self._rounds[request] = (self._step, emitted, rounds, blocks)
+        self._turn += 1
+        self._rounds[request] = (self._step, emitted, rounds, blocks, self._turn)
         self._spread(rounds, self._step, 1)
         self._finish.setdefault(self._step + len(rounds) - 1, []).append(request)
         context = self._prompt[request] + emitted - 1
@@ -78,8 +80,7 @@ class RingBatch:
         finished = self._finish.pop(self._step, None)
         if finished is not None:
             if len(finished) > 1:
-                order = {i: n for n, i in enumerate(self._rounds)}
-                finished.sort(key=order.__getitem__)
+                finished.sort(key=self._turn_of)
             done = []
             for request in finished:
                 done.append((request, self._rounds.pop(request)[3]))
@@ -94,7 +95,7 @@ class RingBatch:
         return result
 
     def pop_tail(self, request: int) -> tuple[int, int]:
-        began, emitted, rounds, _ = self._rounds.pop(request)
+        began, emitted, rounds, _, _ = self._rounds.pop(request)
         done = self._step - began
         self._spread(rounds[done:], self._step, -1)
         finish = began + len(rounds) - 1
@@ -110,6 +111,9 @@ class RingBatch:
         self.count -= 1
         self._row = None
         return emitted, past[BLOCKS]
+
+    def _turn_of(self, request: int) -> int:
+        return self._rounds[request][4]
 
     def _spread(self, rounds: np.ndarray, step: int, sign: int) -> None:
         first = step & self._mask
