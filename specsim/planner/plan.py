@@ -135,7 +135,7 @@ def prepare(question: Question, trace: Trace, settings: PlanSettings) -> PlanJob
     notes += notice
     cut, sentence = stretches(simulated, settings)
     notes.append(sentence)
-    capacity = Worker(question, simulated, settings).capacity_per_s(max(len(chosen), 4 * fit, MIN_STRETCH))
+    capacity = Worker(question, simulated, settings).capacity_per_s(max(len(chosen), 4 * fit, MIN_STRETCH), fit)
     own = simulated.rate_per_s
     loads = tuple(sorted({*settings.loads_per_s, own})) or ()
     if not settings.loads_per_s:
@@ -374,6 +374,13 @@ def _warnings(job: PlanJob, table: LoadTable, chosen: str) -> list[str]:
                 f"depend on how long the trace is."
             )
     share = table.mean(chosen, own, "slo_share").mean
+    lowest = min(table.loads_of("off"))
+    least = table.mean("off", lowest, "slo_share").mean
+    if least < slo.share:
+        found.append(
+            f"Even at {lowest:.3g} requests/s only {least:.0%} of the requests meet the objective with off: that is "
+            f"their length, not the load (--ttft, --tpot, --slo-share)."
+        )
     if share < slo.share:
         found.append(
             f"At the trace's own load only {share:.0%} of the requests meet the objective with {chosen} "

@@ -27,6 +27,9 @@ __all__ = ["Batch", "Stretch", "Worker", "stretches"]
 MIN_STRETCH = 400
 """Requests below which a stretch says too little about a percentile."""
 
+_IN_FLIGHT = (1.0, 0.7)
+"""Shares of the requests that fit, tried for the capacity."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
@@ -113,30 +116,34 @@ class Worker:
             found.append(plain_numbers(asdict(summarise(result, self.question.slo))))
         return found
 
-    def capacity_per_s(self, requests: int) -> float:
-        """Requests per second that the fleet without speculation completes when it never waits for work.
+    def capacity_per_s(self, requests: int, fit: int) -> float:
+        """Most requests per second that the fleet without speculation completes; nan when nothing can be served.
 
-        At least `requests` of the trace wait at one replica from the start; counted is the middle half of the
-        completions, when the batch is as large as it gets. nan when nothing could be served.
+        One replica in a closed loop over at least `requests` of the trace. `fit` requests of mean length fill the
+        cache; so many are kept in flight, or fewer, since an overfull cache may spend its time on recomputing what it
+        preempted. Counted is the middle half of the completions, which has neither the start nor the end.
         """
         trace = repeated(self.trace.rows(0, min(requests, len(self.trace))), requests)
-        off = self.question.off
-        result = simulate(
-            Workload(trace, None, seed=0),
-            off.cost,
-            limits=off.limits,
-            policy=PolicySpec("off"),
-            arrival_s=np.zeros(len(trace)),
-        )
-        finish_s = np.sort(result.requests.finish_s[np.isfinite(result.requests.finish_s)])
-        if len(finish_s) == 0:
-            return math.nan
-        first, last = len(finish_s) // 4, (3 * len(finish_s)) // 4
-        if last > first and finish_s[last] > finish_s[first]:
-            rate = (last - first) / float(finish_s[last] - finish_s[first])
-        else:
-            rate = len(finish_s) / float(finish_s[-1])
-        return rate * self.question.deployment.replicas
+        workload = Workload(trace, None, seed=0)
+        best = math.nan
+        for share in _IN_FLIGHT:
+            result = simulate(
+                workload,
+                self.question.off.cost,
+                limits=self.question.off.limits,
+                policy=PolicySpec("off"),
+                concurrency=max(1, round(share * fit)),
+            )
+            finish_s = np.sort(result.requests.finish_s[np.isfinite(result.requests.finish_s)])
+            if len(finish_s) == 0:
+                return math.nan
+            first, last = len(finish_s) // 4, (3 * len(finish_s)) // 4
+            if last > first and finish_s[last] > finish_s[first]:
+                rate = (last - first) / float(finish_s[last] - finish_s[first])
+            else:
+                rate = len(finish_s) / float(finish_s[-1])
+            best = rate if math.isnan(best) else max(best, rate)
+        return best * self.question.deployment.replicas
 
 
 def plain_numbers(values: dict[str, Any]) -> dict[str, Any]:
