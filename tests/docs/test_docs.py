@@ -182,7 +182,8 @@ def headings_of(path: Path) -> set[str]:
 
 
 def links(path: Path) -> list[str]:
-    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    not_shown = r"^```.*?^```|<!-- \[\[\[cog.*?\]\]\] -->"
+    text = re.sub(not_shown, "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     return re.findall(r"\[[^\]\[]*\]\(([^)\s]+)\)", text)
 
 
