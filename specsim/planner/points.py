@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import OrderedDict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -124,15 +124,15 @@ class Worker:
         preempted. Counted is the middle half of the completions, which has neither the start nor the end.
         """
         trace = repeated(self.trace.rows(0, min(requests, len(self.trace))), requests)
-        workload = Workload(trace, None, seed=0)
         best = math.nan
         for share in _IN_FLIGHT:
+            concurrency = max(1, round(share * fit))
             result = simulate(
-                workload,
+                Workload(_under_way(trace, concurrency), None, seed=0),
                 self.question.off.cost,
                 limits=self.question.off.limits,
                 policy=PolicySpec("off"),
-                concurrency=max(1, round(share * fit)),
+                concurrency=concurrency,
             )
             finish_s = np.sort(result.requests.finish_s[np.isfinite(result.requests.finish_s)])
             if len(finish_s) == 0:
@@ -144,6 +144,14 @@ class Worker:
                 rate = len(finish_s) / float(finish_s[-1])
             best = rate if math.isnan(best) else max(best, rate)
         return best * self.question.deployment.replicas
+
+
+def _under_way(trace: Trace, concurrency: int) -> Trace:
+    """The trace with its first `concurrency` outputs cut to a rising part, or equal ones end in waves."""
+    first = min(concurrency, len(trace))
+    outputs = trace.output_tokens.copy()
+    outputs[:first] = np.ceil(outputs[:first] * (np.arange(first) + 0.5) / first)
+    return replace(trace, output_tokens=outputs)
 
 
 def plain_numbers(values: dict[str, Any]) -> dict[str, Any]:
