@@ -84,7 +84,8 @@ def comparison_rows(table: LoadTable) -> list[dict[str, Any]]:
                 e2e = table.ratio_to_off(policy, load, "e2e_mean_s")
                 row["tpot_speedup"] = interval(tpot)
                 row["e2e_speedup"] = interval(e2e)
-                row["verdict"] = {"higher": "faster", "lower": "slower"}.get(e2e.compared_to(1.0), "tie")
+                verdict = e2e.compared_to(1.0)
+                row["verdict"] = {"higher": "faster", "lower": "slower"}.get(verdict, verdict)
             rows.append(row)
     return rows
 

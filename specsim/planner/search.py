@@ -12,7 +12,7 @@ from specsim.planner.compare import LoadTable, capacity_within_slo, interval, lo
 
 if TYPE_CHECKING:
     from specsim.planner.executor import Key, PointRunner
-    from specsim.planner.plan import PlanJob
+    from specsim.planner.job import PlanJob
 
 __all__ = ["ROUNDS", "narrow", "search_rows"]
 

@@ -10,7 +10,7 @@ from specsim.planner import surface
 from specsim.planner.compare import LoadTable
 
 if TYPE_CHECKING:
-    from specsim.planner.plan import PlanJob
+    from specsim.planner.job import PlanJob
 
 __all__ = ["recommendation", "settle"]
 

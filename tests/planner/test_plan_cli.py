@@ -92,7 +92,7 @@ def test_requests_too_long_for_the_engine_are_counted(tmp_path: Path) -> None:
     log.write_text(log.read_text() + "10.1,5000,10\n10.2,6000,10\n")
     result = json.loads(plan("--trace", log, *QUICK[2:], "--max-requests", 42, "--max-model-len", 4096, "--no-store",
                              "--json").stdout)  # fmt: skip
-    assert any(note.startswith("2 of 42 requests are longer than 4096 tokens") for note in result["notes"])
+    assert any(note.startswith("2 of 42 requests (5%) are longer than 4096 tokens") for note in result["notes"])
     assert any("were refused" in w for w in result["warnings"])
     own = [r for r in result["comparison"] if r["load_per_s"] == result["loads"]["own_per_s"]]
     assert all(r["metrics"]["rejected"]["mean"] == 2 for r in own)

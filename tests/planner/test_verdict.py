@@ -81,9 +81,9 @@ def test_sentences_agree_with_the_table(made: tuple[dict[tuple[str, float], list
         assert said["confidence"] == "unsure"
     seen = set(compared.values())
     if "at every load" in second:
-        assert seen == {"faster"}
+        assert seen - {"unknown"} == {"faster"}
     if "at no load simulated, from" in second:
-        assert seen <= {"slower", "tie"}
+        assert seen - {"unknown"} == {"slower"}
     if "stops paying" in second or "begins to pay" in second:
         assert {"faster", "slower"} <= seen
     text = plan_text(result, full=True)
