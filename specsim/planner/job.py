@@ -112,7 +112,7 @@ def prepare(question: Question, trace: Trace, settings: PlanSettings) -> PlanJob
     fit = surface.batch_limit(question, context, on=False)
     simulated, notice = _long_enough(chosen, fit * question.deployment.replicas, settings)
     notes += notice
-    cut, sentence = stretches(simulated, settings)
+    cut, sentence = stretches(simulated, settings, repeats=len(simulated) > len(chosen))
     notes.append(sentence)
     capacity = Worker(question, simulated, settings).capacity_per_s(max(len(chosen), 4 * fit, MIN_STRETCH), fit)
     own = simulated.rate_per_s

@@ -53,14 +53,15 @@ class Batch:
     acceptance_change: float = 0.0
 
 
-def stretches(trace: Trace, settings: PlanSettings) -> tuple[list[Stretch], str]:
+def stretches(trace: Trace, settings: PlanSettings, *, repeats: bool = False) -> tuple[list[Stretch], str]:
     """Replications of a trace, and a sentence on what their spread means.
 
     Long traces are cut into consecutive stretches, so that intervals cover traffic and luck; short ones are used
-    whole with another luck each time, so that intervals cover luck alone.
+    whole with another luck each time, so that intervals cover luck alone; so are those of which one half `repeats`
+    the other.
     """
     n, count = len(trace), settings.replications
-    if n >= count * MIN_STRETCH:
+    if n >= count * MIN_STRETCH and not repeats:
         edges = np.linspace(0, n, count + 1).astype(int).tolist()
         cut = [Stretch(i, first, stop, settings.seed + i) for i, (first, stop) in enumerate(itertools.pairwise(edges))]
         return cut, (

@@ -87,6 +87,9 @@ def test_long_traces_are_cut_and_short_ones_repeated_with_other_luck() -> None:
     whole, said = stretches(long.rows(0, 300), PlanSettings(replications=3))
     assert {(s.first, s.stop) for s in whole} == {(0, 300)}
     assert "not traffic" in said
+    repeats, said = stretches(long, PlanSettings(replications=3), repeats=True)
+    assert {(s.first, s.stop) for s in repeats} == {(0, 1200)}, "the same traffic again is no other traffic"
+    assert "not traffic" in said
 
 
 @pytest.mark.parametrize("slots", [1, 8])
