@@ -29,6 +29,9 @@ class ColumnBatch:
     A row's `room` is the output position up to which its blocks reach, so that growth is one comparison.
     """
 
+    _PAD = 0
+    """Empty spans kept behind those of each request."""
+
     def __init__(self, setup: DecodeSetup) -> None:
         self._setup = setup
         self._workload = setup.workload
@@ -42,7 +45,7 @@ class ColumnBatch:
         self._length_cuts = longest + setup.num_spec_tokens > self._max_len
         self._span = np.zeros(SPANS, dtype=np.int64)
         self._proposes: np.ndarray | None = None
-        self._span_end = self._first = 0
+        self._span_end = 0
         self._rows = 0
         self._ids: list[int] = []
         self._k = 0
@@ -73,14 +76,14 @@ class ColumnBatch:
         chunk = self._workload.luck(request // CHUNK)
         first = int(chunk.offsets[request % CHUNK])
         length = output - emitted
-        self._make_room(length)
+        self._make_room(length + self._PAD)
         start, n = self._span_end, self._rows
         self._span[start : start + length] = chunk.span[first + emitted : first + output]
         if chunk.proposes is not None:
             if self._proposes is None:
                 self._proposes = np.ones(len(self._span), dtype=bool)
             self._proposes[start : start + length] = chunk.proposes[first + emitted : first + output]
-        self._span_end = start + length
+        self._span_end = start + length + self._PAD
         self._ids.append(request)
         self._at[n] = start
         self._end[n] = start + length
@@ -164,11 +167,7 @@ class ColumnBatch:
         self._kv_tokens -= int(self._at[n] + self._offset[n])
         self._ids.pop()
         self._rows = n
-        return emitted, self._taken(n)
-
-    def _taken(self, row: int) -> int:
-        """Blocks that a request has taken since it joined."""
-        return int(self._blocks[row])
+        return emitted, int(self._blocks[n])
 
     def _trim_drafts(self, rows: slice) -> None:
         """Drop fresh drafts where the drafter proposes nothing."""
@@ -176,7 +175,7 @@ class ColumnBatch:
             self._drafts[rows] *= self._proposes[self._at[rows]]
 
     def _drop(self, done: np.ndarray, result: Advance) -> None:
-        result.finished = [(self._ids[row], self._taken(row)) for row in done.tolist()]
+        result.finished = [(self._ids[row], int(self._blocks[row])) for row in done.tolist()]
         for row in done.tolist():
             self._kv_tokens -= int(self._at[row] + self._offset[row])
         keep = np.ones(self._rows, dtype=bool)
@@ -197,14 +196,14 @@ class ColumnBatch:
             return
         n = self._rows
         left = self._end[:n] - self._at[:n]
-        total = int(left.sum())
+        total = int(left.sum()) + n * self._PAD
         size = len(self._span)
-        while self._first + total + length > size // 2:
+        while total + length > size // 2:
             size *= 2
         old, old_proposes = self._span, self._proposes
         self._span = np.zeros(size, dtype=old.dtype)
         self._proposes = None if old_proposes is None else np.ones(size, dtype=bool)
-        start = self._first
+        start = 0
         for row in range(n):
             at, end = int(self._at[row]), int(self._end[row])
             self._span[start : start + end - at] = old[at:end]
@@ -215,5 +214,5 @@ class ColumnBatch:
             self._end[row] += shift
             self._room[row] += shift
             self._offset[row] -= shift
-            start += end - at
+            start += end - at + self._PAD
         self._span_end = start

@@ -15,8 +15,8 @@ import numpy as np
 from specsim.config import ReplicaLimits
 from specsim.engine.decode_batch import DecodeBatch, DecodeSetup, Peek
 from specsim.engine.decode_columns import ColumnBatch
+from specsim.engine.decode_horizon import HorizonBatch
 from specsim.engine.decode_ring import RingBatch
-from specsim.engine.decode_uniform import UniformBatch
 from specsim.engine.plain_replica import windowed_chunk_pairs
 from specsim.engine.recorder import Recorder
 from specsim.engine.rounds import RoundTable
@@ -59,8 +59,8 @@ class FastReplica:
         self._batch: DecodeBatch
         if policy.constant and never_truncates:
             self._batch = RingBatch(setup, round_table(setup))
-        elif UniformBatch.fits(setup):
-            self._batch = UniformBatch(setup)
+        elif HorizonBatch.fits(setup):
+            self._batch = HorizonBatch(setup)
         else:
             self._batch = ColumnBatch(setup)
         hashed = workload.trace.hash_block_tokens if limits.enable_prefix_caching else None
