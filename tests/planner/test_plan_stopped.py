@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from plan_cli import plan_process, write_log
 
-FLAGS = ["--max-requests", "40", "--replications", "4", "--k", "1,3", "--loads", "2,40", "--max-num-seqs", "16",
+FLAGS = ["--max-requests", "40", "--replications", "3", "--k", "1,3", "--loads", "2,40", "--max-num-seqs", "16",
          "--jobs", "2", "--json"]  # fmt: skip
 PATIENCE_S = 120
 
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_log(tmp_path_factory.mktemp("log") / "log.csv", output=400)
+    return write_log(tmp_path_factory.mktemp("log") / "log.csv", output=250)
 
 
 @pytest.fixture(scope="module")
