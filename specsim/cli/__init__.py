@@ -62,7 +62,7 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except SpecsimError as error:
             kind = _BadInput if error.exit_code == _BadInput.exit_code else _JobFailed
-            raise kind(str(error)) from error
+            raise kind(" ".join(str(error).splitlines())) from error
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
