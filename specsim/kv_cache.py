@@ -160,22 +160,19 @@ class KVCache:
 
     def admit(self, request_id: int, hashes: Sequence[int], cached_tokens: int, tokens: int) -> bool:
         """Start a request with `cached_tokens` found in the cache and room for `tokens`; False changes nothing."""
-        need = blocks_for(tokens, self.block_size_tokens) + self.fixed_blocks_per_request
-        hit: list[int] = []
-        if self.prefix is not None and cached_tokens:
-            hit = list(hashes[: cached_tokens // self.prefix.tokens_per_entry])
-            idle = self.prefix.idle_among(hit) * self.prefix.blocks_per_entry
-            private = need - len(hit) * self.prefix.blocks_per_entry
-            if private + idle > self.pool.available:
+        need = private = blocks_for(tokens, self.block_size_tokens) + self.fixed_blocks_per_request
+        pool, prefix = self.pool, self.prefix
+        if prefix is not None:
+            hit = list(hashes[: cached_tokens // prefix.tokens_per_entry])
+            private -= len(hit) * prefix.blocks_per_entry
+            if private + prefix.idle_among(hit) * prefix.blocks_per_entry > pool.available:
                 return False
-            self.prefix.acquire(hit)
-        else:
-            private = need
-            if private > self.pool.available:
-                return False
-        self.pool.take(private)
+            prefix.acquire(hit)
+            self.shared[request_id] = hit
+        elif private > pool.capacity - pool.used:
+            return False
+        pool.take(private)
         self.total[request_id] = need
-        self.shared[request_id] = hit
         return True
 
     def need(self, request_id: int, tokens: int) -> int:
@@ -209,9 +206,9 @@ class KVCache:
 
     def release(self, request_id: int) -> None:
         """Take back everything that a request holds."""
-        shared = self.shared.pop(request_id)
         private = self.total.pop(request_id)
         if self.prefix is not None:
+            shared = self.shared.pop(request_id)
             private -= len(shared) * self.prefix.blocks_per_entry
             self.prefix.release(shared)
         self.pool.give(private)

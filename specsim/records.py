@@ -25,7 +25,7 @@ class GapHistogram:
     def add(self, gap_s: float, count: int = 1) -> None:
         """Count `count` gaps of `gap_s` seconds; gaps outside the range go to the first or last bin."""
         position = int(math.log(gap_s / self.LOW_S) * self.BINS_PER_E) if gap_s > self.LOW_S else 0
-        self.counts[min(position, self.SIZE - 1)] += count
+        self.counts[position if position < self.SIZE else -1] += count
 
     def quantile(self, q: float, *, with_zeros: bool = False) -> float:
         """Gap at quantile `q` (seconds, middle of its bin: at most 0.5 % off); nan when empty."""

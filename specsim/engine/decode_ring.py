@@ -15,6 +15,9 @@ from specsim.errors import InvariantError
 
 __all__ = ["RingBatch"]
 
+_TIDY = 128
+"""Steps after which rows are cleared; a power of two, so that it divides the ring."""
+
 
 class RingBatch:
     """See `specsim.engine.decode_batch.DecodeBatch`."""
@@ -25,7 +28,7 @@ class RingBatch:
         self._prompt = setup.workload.prompt_tokens
         self._output = setup.workload.output_tokens
         self._window = setup.window_tokens
-        size = 1 << max(max(self._output, default=1), 2).bit_length()
+        size = 1 << (max(self._output, default=1) + 2 * _TIDY).bit_length()
         self._mask = size - 1
         self._ring = np.zeros((size, COLUMNS), dtype=np.int32)
         self._finish: dict[int, list[int]] = {}
@@ -74,7 +77,6 @@ class RingBatch:
         result.gained = row[GAIN]
         self._kv_tokens += row[GAIN]
         self._windowed += row[WINDOWED]
-        self._ring[self._step & self._mask] = 0
         if waiting:
             result.resumed = [i for i in self._rounds if i in waiting]
         finished = self._finish.pop(self._step, None)
@@ -91,6 +93,8 @@ class RingBatch:
             self.count -= len(finished)
             result.finished = done
         self._step += 1
+        if not self._step & _TIDY - 1:
+            self._clear(self._step - _TIDY)
         self._row = None
         return result
 
@@ -111,6 +115,11 @@ class RingBatch:
         self.count -= 1
         self._row = None
         return emitted, past[BLOCKS]
+
+    def _clear(self, first: int) -> None:
+        """Make the rows of steps that are over ready for their next turn, many at a time."""
+        place = first & self._mask
+        self._ring[place : place + _TIDY] = 0
 
     def _turn_of(self, request: int) -> int:
         return self._rounds[request][4]

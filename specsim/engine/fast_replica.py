@@ -145,7 +145,7 @@ class FastReplica:
 
     def end_step(self, now_s: float) -> list[int]:
         recorder, kv, peek = self._recorder, self._kv, self._peek
-        measured = recorder.measures(now_s)
+        measured = recorder.measure_from_s <= now_s <= recorder.measure_until_s
         used_blocks = kv.pool.used
         done = self._batch.advance(self._next_k, self._late)
         if measured:
@@ -176,7 +176,7 @@ class FastReplica:
         return finished
 
     def _known(self, request: int) -> int:
-        return self._prompt[request] + self._emitted.get(request, 0)
+        return self._prompt[request] + self._emitted.get(request, 0) if self._emitted else self._prompt[request]
 
     def _admit(self, now_s: float, budget: int) -> int:
         limits, kv, waiting = self._limits, self._kv, self._waiting
@@ -228,7 +228,7 @@ class FastReplica:
             self._partial, self._partial_computed = request, context + tokens
 
     def _complete_prompt(self, request: int, now_s: float, measured: bool) -> bool:
-        emitted = self._emitted.pop(request, 0) + 1
+        emitted = self._emitted.pop(request, 0) + 1 if self._emitted else 1
         if emitted == 1:
             self._recorder.rows.first_token_s[request] = now_s
         else:
@@ -244,7 +244,8 @@ class FastReplica:
     def _finish(self, request: int, now_s: float) -> None:
         self._recorder.rows.finish_s[request] = now_s
         self._kv.release(request)
-        self._hashes.pop(request, None)
+        if self._hashes:
+            del self._hashes[request]
         del self._running[request]
         self.outstanding_tokens -= self._prompt[request]
 

@@ -26,15 +26,21 @@ class _Router:
         self.name = name
         self.recorder = recorder
         self._turn = 0
+        self._alone = replicas[0] if len(replicas) == 1 else None
+        if self._alone is not None:
+            recorder.rows.replica[:] = 0
         self._wake: list[simpy.Event | None] = [None] * len(replicas)
         self.next_s = 0.0
         """From when on `deliver` has something to do."""
 
     def dispatch(self, request: int, now_s: float) -> bool:
         """Route one request; False when it was refused."""
-        if len(self.replicas) == 1:
-            index = 0
-        elif self.name == "round_robin":
+        if self._alone is not None:
+            if self._alone.submit(request, now_s):
+                return True
+            self.recorder.rows.rejected[request] = True
+            return False
+        if self.name == "round_robin":
             index = self._turn
             self._turn = (self._turn + 1) % len(self.replicas)
         else:
@@ -68,34 +74,34 @@ class OpenLoop(_Router):
         arrival_s: np.ndarray,
     ) -> None:
         super().__init__(env, replicas, name, recorder)
-        self._arrival_s: list[float] = arrival_s.tolist()
+        self._arrival_s: list[float] = [*arrival_s.tolist(), math.inf]
         self._next = 0
-        self.next_s = self._arrival_s[0] if self._arrival_s else math.inf
+        self.next_s = self._arrival_s[0]
         if len(replicas) > 1:
             env.process(self._arrivals())
 
     def deliver(self, now_s: float) -> None:
         """Dispatch everything that has arrived by now."""
-        while self.next_s <= now_s:
-            request = self._next
-            self._next += 1
-            self.next_s = self._arrival_s[self._next] if self._next < len(self._arrival_s) else math.inf
+        arrivals, request = self._arrival_s, self._next
+        while arrivals[request] <= now_s:
             self.dispatch(request, now_s)
+            request += 1
+        self._next, self.next_s = request, arrivals[request]
 
     def idle(self, index: int) -> simpy.Event | None:
         """What an idle replica waits for; None when nothing will come."""
         if len(self.replicas) > 1:
             return self.sleep(index)
-        if self._next == len(self._arrival_s):
+        if self.next_s == math.inf:
             return None
-        return self.env.timeout(self._arrival_s[self._next] - self.env.now)
+        return self.env.timeout(self.next_s - self.env.now)
 
     def finished(self, request: int, now_s: float) -> None:
         """Nothing follows from a completion."""
 
     def _arrivals(self) -> Generator[simpy.Event, None, None]:
-        while self._next < len(self._arrival_s):
-            yield self.env.timeout(max(0.0, self._arrival_s[self._next] - self.env.now))
+        while self.next_s < math.inf:
+            yield self.env.timeout(max(0.0, self.next_s - self.env.now))
             self.deliver(self.env.now)
 
 
