@@ -8,6 +8,8 @@ the budget or by the model's length; `fits` says so.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from specsim.engine.decode_batch import Advance, DecodeSetup, Peek
@@ -16,7 +18,7 @@ from specsim.errors import InvariantError
 
 __all__ = ["HorizonBatch"]
 
-_SHORTEST, _LONGEST = 2, 16
+_SHORTEST, _LONGEST = 2, 32
 _SUM = np.add.reduce
 
 
@@ -42,6 +44,9 @@ class HorizonBatch(ColumnBatch):
         """[length, planned]: blocks that each row has taken within the horizon, by each step."""
         self._joined: dict[int, tuple[int, list[int], list[int]]] = {}
         """Row -> step at which it joined, its positions and its blocks from then on."""
+        self._pointers: dict[int, tuple[np.ndarray, int]] = {}
+        """k -> next place of every place, and up to where it is worked out."""
+        self._pointed_spans = self._span
         self._gone = 0
         """Rows that finished within the horizon."""
         self._gained: list[int] = []
@@ -75,6 +80,7 @@ class HorizonBatch(ColumnBatch):
         super().add(request, emitted, next_k)
         if always and self._proposes is not None:
             self._settle()
+            self._pointers.clear()
         if self._step < self._length:
             self._join(self._rows - 1)
 
@@ -135,37 +141,50 @@ class HorizonBatch(ColumnBatch):
             self._next_length = min(2 * self._next_length, _LONGEST)
         self._settle()
         n, length, k = self._rows, self._next_length, self._k
-        end, spans, proposes = self._end[:n], self._span, self._proposes
+        end, proposes = self._end[:n], self._proposes
+        follow = self._next_places(k).take
         places = np.empty((length + 1, n), dtype=np.int64)
-        places[0] = self._at[:n]
-        most = np.full(n, k + 1, dtype=np.int64)
-        reach = most if proposes is None else np.empty((length, n), dtype=np.int64)
-        for step in range(length):
-            here = places[step]
-            if proposes is not None:
-                most = reach[step]
-                np.add(proposes.take(here) * k, 1, out=most)
-            gain = spans.take(here)  # 0 behind the end
-            np.minimum(gain, most, out=gain)
-            np.add(here, gain, out=places[step + 1])
+        rows = list(places)
+        here = rows[0]
+        here[:] = self._at[:n]
+        for there in rows[1:]:
+            follow(here, out=there, mode="clip")
+            here = there
         before = places[:-1]
         active = before < end
-        missing = (before + (reach - self._room[:n])) * active
-        taken = np.maximum.accumulate(np.maximum(-(-missing // self._block), 0), axis=0)
-        self._gained = np.diff(_SUM(places, axis=1)).tolist()
-        self._new_blocks = np.diff(_SUM(taken, axis=1), prepend=0).tolist()
+        drafts = k * active if proposes is None else k * (proposes.take(before) & active)
+        missing = (before + (1 - self._room[:n])) * active + drafts
+        taken = np.maximum.accumulate(np.maximum((missing + (self._block - 1)) // self._block, 0), axis=0)
+        reached = _SUM(places, axis=1).tolist()
+        self._gained = [after - now for now, after in itertools.pairwise(reached)]
+        blocks = _SUM(taken, axis=1).tolist()
+        self._new_blocks = [blocks[0], *(after - now for now, after in itertools.pairwise(blocks))]
         if proposes is not None:
-            drafts = (reach - 1) * active
             self._drafted = _SUM(drafts, axis=1).tolist()
             self._draft_rounds = np.count_nonzero(drafts, axis=1).tolist()
         if self._window:
             self._windowed = _SUM(np.minimum(before + self._offset[:n], self._window) * active, axis=1).tolist()
         self._done = {}
-        steps, rows = np.nonzero(active & (places[1:] == end))
-        for step, row in zip(steps.tolist(), rows.tolist(), strict=True):
-            self._done.setdefault(step, []).append(row)
+        finishing = np.flatnonzero(here == end)
+        for row, steps in zip(finishing.tolist(), active[:, finishing].sum(axis=0).tolist(), strict=True):
+            self._done.setdefault(steps - 1, []).append(row)
         self._places, self._taken_by = places, taken
         self._length, self._step, self._planned = length, 0, n
+
+    def _next_places(self, k: int) -> np.ndarray:
+        """Where a round with k drafts that starts at a position leads, for every position that holds a span."""
+        if self._pointed_spans is not self._span:
+            self._pointed_spans = self._span
+            self._pointers.clear()
+        places, known = self._pointers.get(k, (None, 0))
+        if places is None:
+            places = np.zeros(len(self._span), dtype=np.int64)
+        if known < self._span_end:
+            fresh = slice(known, self._span_end)
+            most = k + 1 if self._proposes is None else k * self._proposes[fresh] + 1
+            places[fresh] = np.minimum(self._span[fresh], most) + np.arange(known, self._span_end)
+            self._pointers[k] = (places, self._span_end)
+        return places
 
     def _join(self, row: int) -> None:
         """Add a new request's rounds to what is left of the horizon."""
