@@ -1,0 +1,1 @@
+"""Describes deployments: catalogues of hardware, models and acceptance, scenario files, and how names resolve."""

@@ -32,7 +32,7 @@ def gpu_family(gpu: Gpu) -> GpuFamily:
 
 
 def captured_tokens_default(gpu: Gpu) -> int:
-    """vLLM's ceiling of captured token counts: 1024 on data-centre Blackwell, else 512 (engine notes, vLLM 0.33)."""
+    """vLLM's ceiling of captured token counts: 1024 on data-centre Blackwell, else 512 (vLLM 0.33.0 sources)."""
     return 1024 if _first_word(gpu) in _BLACKWELL else 512
 
 
@@ -99,7 +99,7 @@ class Factors:
 FACTORS = Factors()
 """The shipped set."""
 
-_FIT = "the 8B fit (design notes: Llama-3.1-8B, bf16, one H100, vLLM)"
+_FIT = "the 8B fit (cost model of the simulator published with arXiv 2601.11580: Llama-3.1-8B, bf16, one H100, vLLM)"
 
 _SOURCES: Mapping[str, str] = {
     "weight_bandwidth": f"{_FIT}: 15.0 GB of weights in 5.886 ms less 20 us a layer; aiconfigurator assumes 0.8",

@@ -63,7 +63,7 @@ class MemoryPlan:
 
 
 def server_defaults(gpu: Gpu) -> tuple[int, int]:
-    """(max_num_batched_tokens, max_num_seqs) of the vLLM 0.33 server by GPU memory (engine notes 1.1)."""
+    """(max_num_batched_tokens, max_num_seqs) of the vLLM 0.33 server by GPU memory (vLLM 0.33.0 sources)."""
     gib = gpu.memory_bytes / _GIB
     if gib >= 160:
         return 16384, 1024

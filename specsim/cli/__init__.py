@@ -19,7 +19,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "trace": ("specsim.cli.trace:trace", "Look at a request log, convert it, or make a synthetic one."),
     "hardware": ("specsim.cli.catalogue:hardware", "GPUs that the catalogue knows."),
     "model": ("specsim.cli.catalogue:model", "Models and drafters that the catalogue knows."),
-    "runs": ("specsim.cli.runs:runs", "List, show, compare, export or delete what is stored."),
+    "runs": ("specsim.cli.runs:runs", "Look at, compare, export and delete stored plans and runs."),
     "report": ("specsim.cli.report:report", "Print a stored plan or run again."),
 }
 """Command -> where it lives, and its one-line help (a test keeps it equal to the command's own)."""

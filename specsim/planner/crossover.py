@@ -171,12 +171,12 @@ def _sentences(
     costs = "measured" if kinds == {"measured"} else " and ".join(sorted(kinds))
     if close:
         second = (
-            f"Step times are {costs}: a speed-up is good to +-{error:.0%} (one sigma, acceptance included), so the "
+            f"Step times are {costs}: a speed-up is good to ±{error:.0%} (one sigma, acceptance included), so the "
             f"sign is not sure at {', '.join(map(str, close))}."
         )
     else:
         second = (
-            f"Step times are {costs}: a speed-up is good to +-{error:.0%} (one sigma, acceptance included), and every "
+            f"Step times are {costs}: a speed-up is good to ±{error:.0%} (one sigma, acceptance included), and every "
             f"point lies further than that from 1."
         )
     return [first, second]

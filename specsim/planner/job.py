@@ -44,6 +44,8 @@ class PlanJob:
     context_tokens: int
     """Mean tokens a decoding request has in the cache, weighted by its decode steps."""
     notes: tuple[str, ...]
+    is_whole: bool = True
+    """Whether every request of the log is simulated, not only its busiest stretch."""
 
     def requests_at(self, load_per_s: float, available: int) -> int:
         """How many of the `available` requests of a stretch are served at a load."""
@@ -131,6 +133,7 @@ def prepare(question: Question, trace: Trace, settings: PlanSettings) -> PlanJob
         capacity_per_s=capacity,
         context_tokens=context,
         notes=tuple(notes),
+        is_whole=len(chosen) == len(trace),
     )
 
 

@@ -31,7 +31,8 @@ def recommendation(job: PlanJob, table: LoadTable, chosen: str, result: dict[str
     if tie:
         sure = "unsure"
     running = f" (about {batch:.0f} running)" if batch == batch else ""
-    where = f"at the trace's own {own:.3g} requests/s{running}"
+    whose = "the trace's own" if job.is_whole else "the busiest stretch's"
+    where = f"at {whose} {own:.3g} requests/s{running}"
     if chosen == "off" and not tie:
         first = f"Leave speculation off {where}: the best of it, {best}, takes {_slower(gain.mean)} longer per request."
     elif chosen == "off" and gain.n < 2:

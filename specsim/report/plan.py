@@ -178,7 +178,7 @@ def _comparison(page: Page, result: Mapping[str, Any], full: bool) -> None:
         page.table(names, [[*row[:4], *row[4:][part]] for row in table])
     for load in loads["simulated_per_s"] if full else [loads["own_per_s"]]:
         page.line()
-        page.line(f"At {load:.3g} requests/s" + (", the trace's own load" if load == loads["own_per_s"] else "") + ":")
+        page.line(f"At {load:.3g} requests/s" + (", the own load" if load == loads["own_per_s"] else "") + ":")
         columns = [rows[p, load] for p in loads["policies"]]
         detail = [[name, *(spread(c["metrics"][key], show) for c in columns)] for name, key, show in _DETAIL]
         verdicts = ["-" if c["policy"] == "off" else f"{times(c['tpot_speedup']['mean'])}" for c in columns]

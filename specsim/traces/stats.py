@@ -46,6 +46,7 @@ class TraceStats:
     """None below 3 full minutes."""
     busiest_minute_start_s: float
     busiest_minute_rate_per_s: float
+    """Over the whole span when that is shorter than a minute (a second at least)."""
     prompt: Lengths
     output: Lengths
     prefix_reuse: float | None
@@ -167,7 +168,7 @@ def describe(trace: Trace) -> TraceStats:
     short = float((trace.output_tokens < SHORT_OUTPUT_TOKENS).mean())
     prefill = prompt.total / (prompt.total + output.total)
     rate = trace.rate_per_s
-    peak = in_peak / 60.0
+    peak = in_peak / max(1.0, min(60.0, trace.span_s))
     return TraceStats(
         rows=len(trace),
         span_s=trace.span_s,

@@ -1,4 +1,4 @@
-"""Numbers printed in papers and design notes, each with where it stands."""
+"""Numbers printed in papers, and worked examples, each with where it stands or how it follows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ probability = st.floats(0.0, 1.0)
 @pytest.mark.parametrize(
     ("alpha", "k", "printed", "digits"),
     [
-        # design notes, model.md section 1
+        # worked from the formula
         (0.7, 4, 2.773, 3),
         (0.5, 4, 1.938, 3),
         (0.8, 3, 2.952, 3),
@@ -44,11 +44,11 @@ def test_tokens_per_round(alpha: float, k: int, printed: float, digits: int) -> 
 
 
 def test_speedup_with_draft_cost() -> None:
-    assert round(speedup_with_cost_ratio(0.8, 4, 0.1), 3) == 2.401  # design notes, model.md section 1
+    assert round(speedup_with_cost_ratio(0.8, 4, 0.1), 3) == 2.401  # worked from the formula
 
 
 def test_drafted_acceptance_rate_is_not_alpha() -> None:
-    assert round(draft_acceptance_rate(0.8, 5), 2) == 0.54  # design notes, model.md section 3
+    assert round(draft_acceptance_rate(0.8, 5), 2) == 0.54  # worked from the formula
 
 
 def test_published_conditionals_give_the_published_length() -> None:
