@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from specsim.planner.executor import Key, PointRunner, RunCache
 from specsim.planner.flags import vllm_config
 from specsim.planner.job import SENSITIVITY, PlanJob, prepare
 from specsim.planner.parts import cost_part, crossing_part, deployment_part, profile_part, trace_part
-from specsim.planner.question import Question
 from specsim.planner.search import narrow, search_rows
 from specsim.planner.verdict import recommendation, settle
 from specsim.traces.model import Trace
@@ -130,7 +130,7 @@ def _sensitivity(job: PlanJob, table: LoadTable, contexts: Sequence[int]) -> lis
     rows = []
     for change in (SENSITIVITY[0], 0.0, SENSITIVITY[1]):
         model = question.acceptance if change == 0 else question.acceptance.with_change(change)
-        shifted = _with_acceptance(question, model)
+        shifted = replace(question, acceptance=model)
         ratio = table.ratio_to_off(policy.label, job.own_per_s, "e2e_mean_s", change=change)
         tpot = table.ratio_to_off(policy.label, job.own_per_s, "tpot_mean_s", change=change)
         cross = surface.crossing(shifted, min(job.context_tokens, max(contexts)), k)
@@ -155,12 +155,6 @@ def _sensitivity(job: PlanJob, table: LoadTable, contexts: Sequence[int]) -> lis
             }
         )
     return rows
-
-
-def _with_acceptance(question: Question, model: Any) -> Question:
-    from dataclasses import replace
-
-    return replace(question, acceptance=model)
 
 
 def _number(value: float) -> float | None:
