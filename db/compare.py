@@ -47,7 +47,7 @@ def compare(connection: sa.Connection, a: str, b: str, name: str) -> dict[str, A
     if not pairs:
         raise StoreError(
             f"{left['id']} and {right['id']} have no runs with the same policy, load and seed; "
-            f"compare single runs, or plan both over the same loads and seeds"
+            f"plan both with the same --loads, e.g. --loads 5,10,20, and --seed, or compare single runs"
         )
     return {
         "schema_version": COMPARE_SCHEMA_VERSION,

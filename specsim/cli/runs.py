@@ -87,7 +87,9 @@ def list_command(limit: int, as_json: bool, db: str | None, **filters: Any) -> N
 @_json_option
 @_db_option
 def show_command(id: str, as_json: bool, db: str | None) -> None:
-    """Show the plan or run ID (its beginning is enough; `latest` is the newest plan).
+    """Show a plan or run.
+
+    ID may be the beginning of an id; `latest` is the newest plan.
 
     \b
         specsim runs show plan-7f3a
@@ -108,10 +110,11 @@ def show_command(id: str, as_json: bool, db: str | None) -> None:
 @_json_option
 @_db_option
 def compare_command(a: str, b: str, as_json: bool, db: str | None) -> None:
-    """Compare two plans or two runs: differences B - A of the main metrics.
+    """Compare two plans or two runs.
 
-    Runs of two plans are paired by policy, load and seed, so that both sides saw the same requests and luck. The
-    interval (95 %) is that of the paired difference; one that holds zero is a tie.
+    Shows the differences B - A of the main metrics. Runs of two plans are paired by policy, load and seed, so that both
+    sides saw the same requests and luck; plans share loads when both were given the same --loads. The interval (95 %)
+    is that of the paired difference; one that holds zero is a tie.
 
     \b
         specsim runs compare plan-7f3a plan-09bc
@@ -144,11 +147,20 @@ def _with_interval(row: dict[str, Any]) -> dict[str, Any]:
               help="Format of the output.  [default: from the suffix of -o, else json]")  # fmt: skip
 @click.option("--requests", is_flag=True, help="With the request rows of runs that have them.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write; default stdout.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @_db_option
 def export_command(
-    ids: tuple[str, ...], everything: bool, form: str | None, requests: bool, output: Path | None, db: str | None
+    ids: tuple[str, ...],
+    everything: bool,
+    form: str | None,
+    requests: bool,
+    output: Path | None,
+    force: bool,
+    db: str | None,
 ) -> None:
-    """Export plans (with their runs) and runs as JSON, JSON lines or CSV.
+    """Export plans and runs as JSON or CSV.
+
+    A plan is exported with its runs. Formats are JSON, JSON lines and CSV.
 
     \b
         specsim runs export latest -o plan.json
@@ -163,7 +175,7 @@ def export_command(
         form = "jsonl" if suffix == "ndjson" else suffix
         if form not in ("json", "jsonl", "csv"):
             raise StoreError(f"-o {output}: the suffix says no format; add --format json, jsonl or csv")
-    with _open(db) as store, _destination(output) as out:
+    with _open(db) as store, _destination(output, force=force) as out:
         written = write_export(store.iter_full(ids or None, requests=requests), out, format=form)  # type: ignore[arg-type]
         if form == "csv" and not written["run"]:
             raise StoreError("no runs among these ids, and CSV holds runs only; use --format json for plans")
@@ -173,8 +185,8 @@ def export_command(
 
 
 @contextlib.contextmanager
-def _destination(output: Path | None) -> Iterator[TextIO]:
-    """Stdout, or a file that appears only when all of it was written."""
+def _destination(output: Path | None, *, force: bool) -> Iterator[TextIO]:
+    """Stdout, or a file that appears only when all of it was written; an old one is replaced only with `force`."""
     if output is None:
         # Held back until complete, so that a failure half-way prints an error and not half an export.
         buffer = io.StringIO(newline="")
@@ -190,6 +202,8 @@ def _destination(output: Path | None) -> Iterator[TextIO]:
             with output.open("rb") as old:
                 if old.read(16) == b"SQLite format 3\x00":
                     raise StoreError(f"-o {output} is a database; it is left as it is, choose another file")
+            if not force:
+                raise StoreError(f"-o {output}: the file exists; give another name, or --force to replace it")
         part = output.with_name(f".{output.name}.{os.getpid()}.part")
         try:
             with part.open("w", encoding="utf-8", newline="") as stream:
@@ -208,7 +222,9 @@ def _destination(output: Path | None) -> Iterator[TextIO]:
 @_json_option
 @_db_option
 def delete_command(ids: tuple[str, ...], keep_runs: bool, yes: bool, as_json: bool, db: str | None) -> None:
-    """Delete plans and runs; a plan takes the runs that no other plan uses.
+    """Delete plans and runs.
+
+    A plan takes along the runs that no other plan uses.
 
     \b
         specsim runs delete plan-7f3a --yes

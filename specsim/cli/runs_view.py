@@ -1,9 +1,8 @@
-"""Tables of `specsim runs`, at most 100 columns wide. Times are shown in milliseconds, stored in seconds."""
+"""Tables of `specsim runs`, 100 columns wide on any terminal. Times are shown in milliseconds, stored in seconds."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -15,11 +14,12 @@ from rich.table import Table
 __all__ = ["print_comparison", "print_item", "print_list"]
 
 _WIDTH = 100
+_TRACE_WIDTH, _PROFILE_WIDTH = 19, 30
 
 
 def _console() -> Console:
-    width = min(_WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else _WIDTH
-    return Console(file=sys.stdout, width=width, markup=False, emoji=False, highlight=False)
+    # A narrower terminal wraps the lines; rich would crop ids and numbers without a word.
+    return Console(file=sys.stdout, width=_WIDTH, markup=False, emoji=False, highlight=False)
 
 
 def _print(console: Console, table: Table) -> None:
@@ -43,9 +43,16 @@ def _plain(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _short(text: str | None, width: int) -> str:
+def _ending(text: str | None, width: int) -> str:
+    """The end of a path, where its name is."""
     text = _plain(text or "-")
     return text if len(text) <= width else "..." + text[3 - width :]
+
+
+def _beginning(text: str | None, width: int) -> str:
+    """The beginning of a profile's name, where model and GPU are."""
+    text = _plain(text or "-").removeprefix("analytic ")
+    return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def _number(value: float | None) -> str:
@@ -85,12 +92,12 @@ def print_list(body: Mapping[str, Any], *, show_plans: bool) -> None:
     console = _console()
     if show_plans:
         table = _table(
-            ("plan", "<"), ("status", "<"), ("runs", ">"), ("trace", "<"), ("profile", "<"), ("stored UTC", "<")
+            ("plan", "<"), ("status", "<"), ("runs", ">"), ("trace", "~"), ("profile", "~"), ("stored UTC", "<")
         )
         for plan in body["plans"]:
             table.add_row(
-                plan["id"], plan["status"], str(plan["runs"]), _short(plan["trace_source"], 26),
-                _short(plan["profile_name"], 18), _when(plan["updated_utc"]),
+                plan["id"], plan["status"], str(plan["runs"]), _ending(plan["trace_source"], _TRACE_WIDTH),
+                _beginning(plan["profile_name"], _PROFILE_WIDTH), _when(plan["updated_utc"]),
             )  # fmt: skip
         _print_part(console, table, "plans", len(body["plans"]), body["total_plans"])
         console.print()

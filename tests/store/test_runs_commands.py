@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -9,6 +10,7 @@ import os
 from dataclasses import fields
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from store_builders import TRACE, file_hash, make_requests, save_plan, save_run
@@ -16,6 +18,7 @@ from store_builders import TRACE, file_hash, make_requests, save_plan, save_run
 from db.schema import METRIC_COLUMNS
 from db.store import Store
 from specsim.cli import cli
+from specsim.cli.runs_view import print_list
 from specsim.metrics import RunMetrics
 
 
@@ -74,6 +77,31 @@ def test_list_shows_plans_and_runs(path: Path) -> None:
     short = call("list", "--limit", "1")
     assert short.stdout.count("run-") == 1
     assert "1 of 12 runs; --limit 0 shows all" in short.stderr
+
+
+class Terminal(io.StringIO):
+    """A stream that says to be a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_narrow_terminal_crops_no_id_and_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a long profile name the model and the GPU stay."""
+    monkeypatch.setenv("COLUMNS", "40")
+    plan = {
+        "id": "plan-0123456789ab", "status": "complete", "runs": 12345, "updated_utc": "2026-01-02T03:04:05",
+        "trace_source": "a/folder/of/logs/that/is/long/production_week_7.jsonl",
+        "profile_name": "analytic llama-3.1-8b bf16 H100 SXM tp1 draft_model",
+    }  # fmt: skip
+    stream = Terminal()
+    with contextlib.redirect_stdout(stream):
+        print_list({"plans": [plan], "total_plans": 1, "runs": [], "total_runs": 0}, show_plans=True)
+    row = click.unstyle(stream.getvalue()).splitlines()[1]
+    assert len(row) <= 100
+    assert "llama-3.1-8b bf16 H100 SXM" in row
+    assert row.startswith("plan-0123456789ab complete 12345 ...")
+    assert row.endswith("2026-01-02 03:04")
 
 
 def test_list_filters_runs(path: Path) -> None:
@@ -149,13 +177,16 @@ def test_export_refuses_what_makes_no_sense(path: Path, tmp_path: Path) -> None:
     assert file_hash(path) == before
     assert "No such file or directory" in refusal("export", "--all", "-o", "no/x.json")
     (tmp_path / "keep.csv").write_text("old")
+    assert "the file exists; give another name, or --force" in refusal("export", "--all", "-o", "keep.csv")
     with Store.open(path) as store:
         bare = save_plan(store, {"no": "runs"})
-    assert "CSV holds runs only" in refusal("export", bare, "-o", "keep.csv")
+    assert "CSV holds runs only" in refusal("export", bare, "-o", "keep.csv", "--force")
     run = json.loads(call("list", "--seed", "1", "--json").stdout)["runs"][0]["id"]
     assert "none of these runs has request rows" in refusal("export", run, "--requests", "--format", "csv")
     assert (tmp_path / "keep.csv").read_text() == "old"
     assert sorted(os.listdir(tmp_path)) == ["keep.csv", "specsim.db"]
+    call("export", "--all", "-o", "keep.csv", "--force")
+    assert len((tmp_path / "keep.csv").read_text().splitlines()) == 13
 
 
 def test_delete_asks_first(path: Path) -> None:

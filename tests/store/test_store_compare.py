@@ -79,7 +79,9 @@ def test_nothing_to_compare_is_said(store: Store) -> None:
     one = save_plan(store, {"a": 1}, run_keys=[save_run(store, seed=1)])
     two = save_plan(store, {"a": 2}, run_keys=[save_run(store, seed=2)])
     bare = save_plan(store, {"a": 3})
-    with pytest.raises(StoreError, match="no runs with the same policy, load and seed"):
+    with pytest.raises(
+        StoreError, match="no runs with the same policy, load and seed; plan both with the same --loads"
+    ):
         store.compare(one, two)
     with pytest.raises(StoreError, match=f"{bare} has no stored runs to compare"):
         store.compare(one, bare)
