@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specsim.config import Slo
-from specsim.records import RunResult
+from specsim.records import RequestColumns, RunResult
 
 __all__ = ["METRIC_UNITS", "RunMetrics", "summarise"]
 
@@ -49,6 +49,9 @@ class RunMetrics:
     offered_requests_per_s: float
     served_requests_per_s: float
     """Completions in the measured window per second of it."""
+    backlog_growth_share: float
+    """Growth of requests in flight over the second half of the window, over the arrivals of that half: 0 in a steady
+    state, above it when the fleet falls behind."""
     output_tokens_per_s: float
     goodput_per_s: float
     slo_share: float
@@ -85,6 +88,14 @@ def _quantiles(values: np.ndarray) -> tuple[float, float, float, float]:
         return (math.nan,) * 4
     p50, p95, p99 = np.quantile(values, (0.5, 0.95, 0.99))
     return float(values.mean()), float(p50), float(p95), float(p99)
+
+
+def _backlog_growth(rows: RequestColumns, middle_s: float, end_s: float) -> float:
+    served = ~rows.rejected
+    came = np.array([np.count_nonzero(served & (rows.arrival_s <= t)) for t in (middle_s, end_s)])
+    left = np.array([np.count_nonzero(rows.finish_s <= t) for t in (middle_s, end_s)])
+    arrivals = int(came[1] - came[0])
+    return float((came - left)[1] - (came - left)[0]) / arrivals if arrivals else math.nan
 
 
 def summarise(result: RunResult, slo: Slo | None = None) -> RunMetrics:
@@ -138,6 +149,7 @@ def summarise(result: RunResult, slo: Slo | None = None) -> RunMetrics:
         queue_mean_s=float((rows.first_scheduled_s[done] - rows.arrival_s[done]).mean()) if done.any() else math.nan,
         offered_requests_per_s=per(asked, window_s),
         served_requests_per_s=per(int(np.count_nonzero(completed)), window_s),
+        backlog_growth_share=_backlog_growth(rows, (first + last) / 2, last),
         output_tokens_per_s=per(totals.decode_tokens + first_tokens, window_s),
         goodput_per_s=per(int(np.count_nonzero(good)), window_s),
         slo_share=per(int(np.count_nonzero(good)), asked),

@@ -16,14 +16,15 @@ __all__ = ["SHOWN_METRICS", "LoadTable", "capacity_within_slo", "comparison_rows
 SHOWN_METRICS = (
     "ttft_p50_s", "ttft_p95_s", "ttft_p99_s", "tpot_mean_s", "tpot_p50_s", "tpot_p95_s", "tpot_p99_s",
     "itl_chunk_p50_s", "itl_chunk_p95_s", "itl_chunk_p99_s", "itl_token_p50_s", "itl_token_p95_s", "itl_token_p99_s",
-    "e2e_mean_s", "e2e_p95_s", "output_tokens_per_s", "served_requests_per_s", "goodput_per_s", "slo_share",
+    "e2e_mean_s", "e2e_p95_s", "output_tokens_per_s", "served_requests_per_s", "backlog_growth_share", "goodput_per_s",
+    "slo_share",
     "running_batch", "kv_use", "preemptions", "rejected", "utilisation", "tokens_per_round", "mean_acceptance_length",
     "draft_acceptance_rate", "wasted_draft_share", "mean_k", "queue_mean_s", "prefill_share",
 )  # fmt: skip
 """Metrics of `specsim.metrics.RunMetrics` that a comparison reports."""
 
-SATURATED_BELOW = 0.93
-"""Served over offered requests below which a load is called saturated ..."""
+SATURATED_GROWTH = 0.07
+"""Growth of requests in flight, over arrivals, above which a load is called saturated ..."""
 SATURATED_BUSY = 0.95
 """... if the fleet also computes at least this share of the time: one that idles keeps up, whatever a burst at the end
 of the window leaves behind."""
@@ -54,9 +55,8 @@ class LoadTable:
 
     def saturated(self, policy: str, load: float) -> bool:
         """Whether the fleet fell behind the arrivals."""
-        served = self.mean(policy, load, "served_requests_per_s").mean
-        offered = self.mean(policy, load, "offered_requests_per_s").mean
-        return served < SATURATED_BELOW * offered and self.mean(policy, load, "utilisation").mean >= SATURATED_BUSY
+        growth = self.mean(policy, load, "backlog_growth_share").mean
+        return growth > SATURATED_GROWTH and self.mean(policy, load, "utilisation").mean >= SATURATED_BUSY
 
     def loads_of(self, *policies: str) -> list[float]:
         """Loads at which all of the policies were simulated, rising: those of the grid, and those of a search."""

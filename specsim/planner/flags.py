@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from specsim.config import PolicySpec
@@ -18,8 +19,11 @@ DYNAMIC_METHODS = ("ngram", "eagle", "eagle3", "mtp", "draft_model")
 _DTYPE = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"}
 
 
-def vllm_config(question: Question, policy: PolicySpec) -> dict[str, Any]:
-    """Command line and speculative config that make vLLM follow `policy`, with warnings."""
+def vllm_config(question: Question, policy: PolicySpec, *, alternatives: Sequence[PolicySpec] = ()) -> dict[str, Any]:
+    """Command line and speculative config that make vLLM follow `policy`, with warnings.
+
+    `alternatives` are policies that would do as well; each adds its own speculative config and command.
+    """
     deployment, limits = question.deployment, question.side(policy).limits
     version = deployment.engine_version
     arguments = ["vllm", "serve", question.names.get("target_repo") or deployment.target]
@@ -38,6 +42,8 @@ def vllm_config(question: Question, policy: PolicySpec) -> dict[str, Any]:
     if not deployment.enable_prefix_caching:
         arguments += ["--no-enable-prefix-caching"]
     warnings: list[str] = []
+    if "target_repo" not in question.names:
+        warnings.append(f"'{deployment.target}' is your name: put the repository or path of the checkpoint there.")
     speculative: dict[str, Any] | None = None
     if policy.kind != "off":
         speculative = {"method": question.speculation.method}
@@ -74,6 +80,10 @@ def vllm_config(question: Question, policy: PolicySpec) -> dict[str, Any]:
         "command": shlex.join(arguments),
         "speculative_config": speculative,
         "warnings": warnings,
+        "alternatives": [
+            {key: other[key] for key in ("policy", "command", "speculative_config")}
+            for other in (vllm_config(question, p) for p in alternatives)
+        ],
     }
 
 

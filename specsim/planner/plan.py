@@ -14,13 +14,21 @@ import numpy as np
 
 from specsim.config import PolicySpec
 from specsim.planner import surface
-from specsim.planner.compare import LoadTable, best_policy, capacity_within_slo, comparison_rows, load_crossing
+from specsim.planner.compare import (
+    AS_GOOD_AS,
+    LoadTable,
+    best_policy,
+    capacity_within_slo,
+    comparison_rows,
+    load_crossing,
+)
 from specsim.planner.executor import Key, PointRunner, RunCache
 from specsim.planner.flags import vllm_config
 from specsim.planner.job import SENSITIVITY, PlanJob, prepare
 from specsim.planner.parts import cost_part, crossing_part, deployment_part, profile_part, trace_part
 from specsim.planner.search import narrow, search_rows
 from specsim.planner.verdict import recommendation, settle
+from specsim.stats import paired_ratio
 from specsim.traces.model import Trace
 from specsim.traces.stats import describe
 
@@ -95,7 +103,7 @@ def answer(job: PlanJob, trace: Trace, points: dict[Key, dict[str, Any]]) -> dic
         "search": search_rows(job, table),
         "cost_of_speculation": cost_part(question),
         "sensitivity": _sensitivity(job, table, contexts),
-        "config": vllm_config(question, chosen),
+        "config": vllm_config(question, chosen, alternatives=_alternatives(job, table, chosen)),
         "warnings": list(
             dict.fromkeys(
                 _sentence(w) for w in (*trace.meta.warnings, *statistics.warnings, *_warnings(job, table, chosen.label))
@@ -107,6 +115,17 @@ def answer(job: PlanJob, trace: Trace, points: dict[Key, dict[str, Any]]) -> dic
     result["recommendation"] = recommendation(job, table, chosen.label, result)
     result["measure_next"] = settle(job, table, chosen, result)
     return result
+
+
+def _alternatives(job: PlanJob, table: LoadTable, chosen: PolicySpec) -> list[PolicySpec]:
+    """The schedule, where it is not slower at the trace's own load than what is recommended."""
+    found = []
+    for policy in job.policies:
+        if policy.kind == "schedule" and policy != chosen and chosen.kind != "off":
+            a, b = (table.values(p.label, job.own_per_s, "e2e_mean_s") for p in (chosen, policy))
+            if paired_ratio(a, b).mean > 1 / AS_GOOD_AS:
+                found.append(policy)
+    return found
 
 
 def _simplest_first(policies: Sequence[PolicySpec]) -> list[str]:
@@ -170,8 +189,8 @@ def _warnings(job: PlanJob, table: LoadTable, chosen: str) -> list[str]:
         if needed > replicas:
             found.append(
                 f"The trace's own load of {own:.3g} requests/s is more than this fleet serves "
-                f"({job.capacity_per_s:.3g} per s without speculation): plan for at least {needed} replicas "
-                f"(--replicas {needed})."
+                f"({job.capacity_per_s:.3g} per s without speculation): it takes at least {needed} replicas to keep up "
+                f"(--replicas {needed}){_for_objective(table, own, replicas, slo.share, chosen)}."
             )
         else:
             found.append(
@@ -187,9 +206,10 @@ def _warnings(job: PlanJob, table: LoadTable, chosen: str) -> list[str]:
             f"their length, not the load (--ttft, --tpot, --slo-share)."
         )
     if share < slo.share:
+        beside = "" if chosen == "off" else f" ({table.mean('off', own, 'slo_share').mean:.0%} with off)"
         found.append(
-            f"At the trace's own load only {share:.0%} of the requests meet the objective with {chosen} "
-            f"({table.mean('off', own, 'slo_share').mean:.0%} with off); {slo.share:.0%} are asked for."
+            f"At the trace's own load only {share:.0%} of the requests meet the objective with {chosen}{beside}; "
+            f"{slo.share:.0%} are asked for."
         )
     faster = table.ratio_to_off(chosen, own, "e2e_mean_s").mean
     per_token = table.ratio_to_off(chosen, own, "tpot_mean_s").mean
@@ -206,6 +226,15 @@ def _warnings(job: PlanJob, table: LoadTable, chosen: str) -> list[str]:
             f"{job.question.on.limits.max_model_len} or than the whole cache; they count against the objective."
         )
     return list(dict.fromkeys([*found, *job.question.off.notes, *job.question.on.notes]))
+
+
+def _for_objective(table: LoadTable, own: float, replicas: int, share: float, chosen: str) -> str:
+    """How many replicas hold the objective, as far as a share of the load on each tells."""
+    capacity = capacity_within_slo(table, chosen, share)["load_per_s"]
+    if capacity is None:
+        return ", and no load simulated meets the objective"
+    needed = math.ceil(own / capacity * replicas)
+    return f", and about {needed} for the objective with {chosen}"
 
 
 def _sentence(text: str) -> str:

@@ -12,7 +12,7 @@ from specsim.config import PolicySpec
 from specsim.engine.simulator import simulate
 from specsim.errors import ScenarioError
 from specsim.metrics import summarise
-from specsim.planner.compare import SATURATED_BELOW
+from specsim.planner.compare import SATURATED_BUSY, SATURATED_GROWTH
 from specsim.planner.plan import NOT_MODELLED
 from specsim.planner.points import plain_numbers
 from specsim.planner.question import Question, Side, acceptance_fingerprint
@@ -152,7 +152,9 @@ class SingleRun:
                 f"than the whole cache."
             )
         offered, served = metrics["offered_requests_per_s"], metrics["served_requests_per_s"]
-        if self.concurrency is None and offered and served is not None and served < SATURATED_BELOW * offered:
+        growth, busy = metrics["backlog_growth_share"], metrics["utilisation"]
+        behind = growth is not None and growth > SATURATED_GROWTH and (busy or 0) >= SATURATED_BUSY
+        if self.concurrency is None and behind:
             found.append(
                 f"The fleet falls behind: {served:.3g} of {offered:.3g} requests/s are served, so latencies grow with "
                 f"the length of the trace."

@@ -28,8 +28,10 @@ def recommendation(job: PlanJob, table: LoadTable, chosen: str, result: dict[str
     margin = abs(_mean(gain.mean) - 1.0)
     sure = "sure" if margin > 2 * error else "likely" if margin > error else "unsure"
     tie = gain.compared_to(1.0) in ("tie", "unknown")
-    if tie:
+    if tie or job.log_requests < 30:
         sure = "unsure"
+    elif job.log_requests < 100 and sure == "sure":
+        sure = "likely"
     running = f" (about {batch:.0f} running)" if batch == batch else ""
     whose = "the trace's own" if job.is_whole else "the busiest stretch's"
     where = f"at {whose} {own:.3g} requests/s{running}"

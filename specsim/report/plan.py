@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ _DETAIL = (
     ("preemptions", "preemptions", number),
     ("within SLO", "slo_share", percent),
     ("acceptance length", "mean_acceptance_length", number),
-    ("rejected drafts", "wasted_draft_share", percent),
+    ("work on rejected drafts", "wasted_draft_share", percent),
 )
 
 
@@ -117,7 +118,7 @@ def _deployment(page: Page, result: Mapping[str, Any]) -> None:
                          + (f", router {d['router']}" if d["replicas"] > 1 else "")),
             ("engine", f"{d['engine']} {d['engine_version']}: {limits['max_num_seqs']} sequences, "
                        f"{limits['max_num_batched_tokens']} batched tokens, model length {limits['max_model_len']}"),
-            ("KV cache", f"{cost['kv_tokens_off']:,} tokens, {cost['kv_tokens_on']:,} with speculation "
+            ("KV cache", f"{cost['kv_tokens_off']:,} tokens a replica, {cost['kv_tokens_on']:,} with speculation "
                          f"({cost['kv_share_lost']:.1%} less; drafter {gigabytes(cost['draft_weight_bytes'])})"),
             ("objective", f"TTFT {_limit(slo['ttft_s'])}, TPOT {_limit(slo['tpot_s'])}, for {slo['share']:.0%}"),
         ]
@@ -141,7 +142,7 @@ def _profile(page: Page, result: Mapping[str, Any]) -> None:
         ("holds for", ", ".join(f"{k} {v}" for k, v in covers.items() if k in ("attention_backend", "engine", "date"))),
         ("acceptance", f"{lengths} (±{a['relative_error']:.0%})"
          + ("" if a["proposal_rate"] >= 1 else f"; proposes in {a['proposal_rate']:.0%} of rounds")),
-        ("", f"from {a['source']}"),
+        ("", a["source"]),
     ]  # fmt: skip
     page.facts(facts)
     for note in p["notes"]:
@@ -151,7 +152,7 @@ def _profile(page: Page, result: Mapping[str, Any]) -> None:
 def _comparison(page: Page, result: Mapping[str, Any], full: bool) -> None:
     loads = result["loads"]
     rows = {(r["policy"], r["load_per_s"]): r for r in result["comparison"]}
-    speculating = [p for p in loads["policies"] if p != "off"]
+    speculating = sorted((p for p in loads["policies"] if p != "off"), key=_rank)
     page.heading("3. Comparison over load")
     page.line(
         f"Batch, TPOT and share within the objective are those of off; then the speedup of the mean time to the last "
@@ -179,7 +180,7 @@ def _comparison(page: Page, result: Mapping[str, Any], full: bool) -> None:
     for load in loads["simulated_per_s"] if full else [loads["own_per_s"]]:
         page.line()
         page.line(f"At {load:.3g} requests/s" + (", the own load" if load == loads["own_per_s"] else "") + ":")
-        columns = [rows[p, load] for p in loads["policies"]]
+        columns = [rows[p, load] for p in ("off", *speculating)]
         detail = [[name, *(spread(c["metrics"][key], show) for c in columns)] for name, key, show in _DETAIL]
         verdicts = ["-" if c["policy"] == "off" else f"{times(c['tpot_speedup']['mean'])}" for c in columns]
         detail.append(["TPOT speedup", *verdicts])
@@ -248,6 +249,13 @@ _PAYS = {
 }
 
 
+def _rank(policy: str) -> tuple[int, int]:
+    """Static policies by k, then the schedule, then adaptive."""
+    if policy.startswith("k="):
+        return 0, int(policy[2:].split()[0])
+    return (1, 0) if policy.startswith("schedule") else (2, 0)
+
+
 def _from_to(span: Sequence[float] | None) -> str:
     if span is None:
         return "-"
@@ -292,7 +300,7 @@ def _sensitivity(page: Page, result: Mapping[str, Any]) -> None:
             [
                 f"{row['acceptance_change'] * 100:+.0f} points" if row["acceptance_change"] else "as assumed",
                 f"{row['acceptance_length']:.2f}",
-                f"all {row['batch_limit']}" if batch is None else _batch(batch),
+                f"all {row['batch_limit']:,}" if batch is None else _batch(batch),
                 spread(row["e2e_speedup_at_own_load"], times),
                 ", ".join(f"{k} to {last}" for _, last, k in row["schedule"][:-1])
                 + (", then " if len(row["schedule"]) > 1 else "")
@@ -307,5 +315,8 @@ def _config(page: Page, result: Mapping[str, Any]) -> None:
     config = result["config"]
     page.heading(f"7. Flags for {config['engine']} {config['engine_version']} ({config['policy']})")
     page.verbatim(config["command"])
+    for other in config["alternatives"]:
+        page.line(f"As good at this load, and made for others: {other['policy']}, with")
+        page.verbatim(f"--speculative-config '{json.dumps(other['speculative_config'], separators=(',', ':'))}'")
     for warning in config["warnings"]:
         page.line(f"- {warning}")

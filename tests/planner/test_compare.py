@@ -115,12 +115,12 @@ def test_best_policy_of_nothing_measured_is_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("served", "busy", "saturated"), [(0.99, 1.0, False), (0.90, 1.0, True), (0.90, 0.6, False), (0.931, 1.0, False)]
+    ("growth", "busy", "saturated"), [(0.01, 1.0, False), (0.1, 1.0, True), (0.1, 0.6, False), (-0.2, 1.0, False)]
 )
-def test_saturated_is_to_fall_behind_without_ever_resting(served: float, busy: float, saturated: bool) -> None:
+def test_saturated_is_to_fall_behind_without_ever_resting(growth: float, busy: float, saturated: bool) -> None:
     table = make_table(
         {"off": [[1.0, 1.0]]},
-        metrics=lambda policy, load, r: {"served_requests_per_s": served * load, "utilisation": busy},
+        metrics=lambda policy, load, r: {"backlog_growth_share": growth, "utilisation": busy},
     )
     assert table.saturated("off", 1.0) is saturated
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,6 @@ def test_a_load_far_above_capacity_names_the_replicas(tmp_path: Path) -> None:
     result = json.loads(plan("--trace", log, *QUICK[2:8], "--max-requests", 40, "--max-num-seqs", 2, "--jobs", 1,
                              "--loads", 40, "--no-store", "--json").stdout)  # fmt: skip
     (warning,) = [w for w in result["warnings"] if "more than this fleet serves" in w]
-    needed = int(warning.rsplit("--replicas ", 1)[1].rstrip(")."))
+    needed = int(re.search(r"--replicas (\d+)", warning)[1])  # type: ignore[index]
     assert needed >= result["loads"]["own_per_s"] / result["loads"]["capacity_off_per_s"] > needed - 1
     assert next(r for r in result["comparison"] if r["policy"] == "off" and r["load_per_s"] > 500)["saturated"]
