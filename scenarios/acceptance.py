@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
+from os.path import commonprefix
 from typing import Any
 
 from scenarios.lookup import NameIndex, check_keys, name_key, one_line, packaged_toml
@@ -87,6 +89,11 @@ def given_acceptance(speculation: Speculation) -> tuple[PerPosition, str] | None
 def default_acceptance(method: str, target: str, task: str | None = None) -> tuple[PerPosition, str]:
     """Published acceptance of a method for a target (catalogue name) and task (None: the method's usual one).
 
+    Without an entry of its own a target borrows, first match: from an entry that names it in `lends_to`, from one of
+    its family (the same leading word of the name, the longest common beginning first), from an entry marked as
+    `fallback`. At each step an entry of the task comes before the others; lookups look for the task through all steps
+    first.
+
     Raises:
         ScenarioError: when method or task is unknown.
     """
@@ -96,14 +103,29 @@ def default_acceptance(method: str, target: str, task: str | None = None) -> tup
     entries = [entry for entry in _entries() if entry.method == method]
     own = [entry for entry in entries if name_key(entry.target) == name_key(target)]
     kin = [entry for entry in entries if name_key(target) in map(name_key, entry.lends_to)]
+    family = sorted(
+        (entry for entry in entries if _family(entry.target) == _family(target)),
+        key=lambda entry: -len(commonprefix([entry.target, _bare(target)])),
+    )
     any_target = [entry for entry in entries if entry.fallback]
     # a lookup follows the task more than the model, a drafter the model that it was trained for
-    near = [own, kin, any_target] if method == "ngram" else [own, kin]
+    near = [own, kin, family, any_target] if method == "ngram" else [own, kin]
     matching = [[entry for entry in group if wanted in (None, entry.task)] for group in near]
-    for group in (*matching, own, kin, [e for e in any_target if wanted in (None, e.task)], any_target):
+    in_task = [[entry for entry in group if wanted in (None, entry.task)] for group in (family, any_target)]
+    for group in (*matching, own, kin, in_task[0], family, in_task[1], any_target):
         if group:
             return _model(group[0]), _provenance(group[0], target, wanted)
     raise ScenarioError(f"no published acceptance for method '{method}'; give --acceptance or --acceptance-length")
+
+
+def _bare(target: str) -> str:
+    """A target's name without owner, folder and file name, lower case."""
+    return target.lower().removesuffix("/config.json").rsplit("/", 1)[-1]
+
+
+def _family(target: str) -> str:
+    """Leading word of a name: `llama` of llama-3.3-70b."""
+    return "".join(takewhile(str.isalpha, _bare(target)))
 
 
 def known_tasks() -> tuple[str, ...]:

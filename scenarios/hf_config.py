@@ -64,13 +64,12 @@ def read_config(path: Path, *, kind: ModelKind | None = None) -> ModelShape:
 
 
 def _model_name(path: Path) -> str:
-    """The directory's name; in the download cache of the hub, the repository's."""
-    for part in reversed(path.absolute().parts):
+    """Folder and file, e.g. `work/config.json`; in the download cache of the hub, the repository's name."""
+    path = path.absolute()
+    for part in reversed(path.parts):
         if part.startswith("models--"):
             return "/".join(part.split("--")[1:])
-    if path.name != "config.json":
-        return path.stem
-    return path.absolute().parent.name or path.stem
+    return f"{path.parent.name}/{path.name}" if path.parent.name else path.name
 
 
 def _speculator(config: ConfigFile) -> tuple[ModelKind, ConfigFile] | None:

@@ -84,8 +84,10 @@ def _repositories(
     """
     found = {}
     for key, given, shape in (("target_repo", target_given, target), ("draft_repo", draft_given, draft)):
-        if given is not None and "/" in given:
-            found[key] = given.removesuffix("/config.json")
+        if given is not None and (given == "config.json" or given.endswith("/config.json")):
+            found[key] = given.removesuffix("config.json").rstrip("/") or "."  # an engine takes the folder
+        elif given is not None and "/" in given:
+            found[key] = given
         elif shape is not None and shape.source.startswith(_FROM_REPO):
             found[key] = shape.source.removeprefix(_FROM_REPO)
     return found

@@ -18,6 +18,8 @@ from specsim.cli.scenario_options import (
 
 __all__ = ["crossover"]
 
+_DEFAULT_K = "3"
+
 
 @click.command()
 @deployment_options
@@ -45,7 +47,7 @@ def crossover(
 
     \b
     Example:
-      specsim crossover --target llama-3.1-8b --gpu h100-sxm --method eagle --k 3 --acceptance-length 2.3
+      specsim crossover --target llama-3.1-8b --gpu h100-sxm --k 3 --acceptance-length 2.3
     """
     from scenarios.resolve import resolve
     from specsim.config import Slo
@@ -60,7 +62,11 @@ def crossover(
         for name, default in (("target", "llama-3.1-8b"), ("gpu", "h100-sxm"), ("method", "eagle"))
         if values[name] is None
     )
-    k = parse_whole_numbers(values["num_spec_tokens"] or "3", "--k", low=1)
+    if values["num_spec_tokens"] is None:
+        measured_too = values["acceptance_length"] is not None and values["acceptance_length_k"] is None
+        also = ", for --acceptance-length too" if measured_too else ""
+        assumed = (*assumed, f"--k was not given: {_DEFAULT_K} is assumed{also}.")
+    k = parse_whole_numbers(values["num_spec_tokens"] or _DEFAULT_K, "--k", low=1)
     if len(k) != 1:
         raise ScenarioError(f"--k takes one number here, got {values['num_spec_tokens']}; run the command for each")
     values["num_spec_tokens"] = str(k[0])

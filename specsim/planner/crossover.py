@@ -159,10 +159,14 @@ def _sentences(
     elif verdict == "never":
         first = f"{what} pays at no concurrency simulated, {lowest} to {highest}; at best {best.speedup.mean:.2f}x."
     elif verdict == "always":
-        beyond = "at no batch that fits" if surface is None else f"near {surface} running requests"
+        alone = (
+            "it pays at every batch that fits"
+            if surface is None
+            else f"alone it would stop near {surface:,} running requests"
+        )
         first = (
             f"{what} pays at every concurrency simulated, {lowest} to {highest}, at best {best.speedup.mean:.2f}x; "
-            f"by step times alone it would stop {beyond}."
+            f"by step times {alone}."
         )
     else:
         first = f"{what} differs from off at no concurrency beyond the interval, or only at some: see the table."

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from specsim.report.text import Page, number, percent
+from specsim.report.text import Page, number, plus_minus
 
 __all__ = ["crossover_text"]
 
@@ -52,14 +52,14 @@ def crossover_text(result: Mapping[str, Any], *, color: bool = False) -> str:
 
 
 def _acceptance(acceptance: Mapping[str, Any]) -> str:
-    error = percent(acceptance["relative_error"])
-    return f"{acceptance['expected_length']:.2f} tokens a round (±{error}); {acceptance['source']}"
+    error = plus_minus(acceptance["relative_error"])
+    return f"{acceptance['expected_length']:.2f} tokens a round ({error}); {acceptance['source']}"
 
 
 def _profile(profile: Mapping[str, Any]) -> str:
     off, on = profile["off"], profile["on"]
     kinds = off["kind"] if off["kind"] == on["kind"] else f"{off['kind']} (off) and {on['kind']} (on)"
-    return f"{kinds}: step times ±{percent(on['relative_error'])}, speed-ups ±{percent(profile['speedup_error'])}"
+    return f"{kinds}: step times {plus_minus(on['relative_error'])}, speed-ups {plus_minus(profile['speedup_error'])}"
 
 
 def _row(point: Mapping[str, Any]) -> list[str]:

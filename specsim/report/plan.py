@@ -218,7 +218,7 @@ def _crossovers(page: Page, result: Mapping[str, Any]) -> None:
     page.line()
     page.line("By load (mean time to the last token):")
     rows = []
-    for c in result["crossovers"]["by_load"]:
+    for c in sorted(result["crossovers"]["by_load"], key=lambda c: _rank(c["policy"])):
         at = "-" if c["load_per_s"] is None else f"{c['load_per_s']:.3g}"
         between = "-" if c["low_per_s"] is None else f"{c['low_per_s']:.3g}..{c['high_per_s']:.3g}"
         rows.append([c["policy"], _PAYS[c["verdict"]], at, between, _from_to(c["faster_per_s"]),
@@ -250,7 +250,9 @@ _PAYS = {
 
 
 def _rank(policy: str) -> tuple[int, int]:
-    """Static policies by k, then the schedule, then adaptive."""
+    """Off, static policies by k, the schedule, adaptive."""
+    if policy == "off":
+        return 0, 0
     if policy.startswith("k="):
         return 0, int(policy[2:].split()[0])
     return (1, 0) if policy.startswith("schedule") else (2, 0)
@@ -280,7 +282,7 @@ def _schedule(page: Page, result: Mapping[str, Any]) -> None:
 def _capacity(page: Page, result: Mapping[str, Any]) -> None:
     page.heading("5. Capacity within the objective")
     rows = []
-    for c in result["capacity"]:
+    for c in sorted(result["capacity"], key=lambda c: _rank(c["policy"])):
         found = "-" if c["load_per_s"] is None else f"{c['load_per_s']:.3g}"
         rows.append([c["policy"], found, number(c["low_per_s"]), number(c["high_per_s"]), c["verdict"]])
     page.table(["policy", "requests/s", "meets at", "fails at", "search"], rows)

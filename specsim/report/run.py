@@ -13,7 +13,7 @@ from typing import Any
 
 from specsim.errors import ScenarioError
 from specsim.records import RequestColumns
-from specsim.report.text import Page, number, percent
+from specsim.report.text import Page, number, percent, plus_minus
 
 __all__ = ["check_requests_file", "run_text", "write_requests"]
 
@@ -64,10 +64,10 @@ def _facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"{names['target']} on {names['gpu']}, tp {deployment['tp']}, {deployment['replicas']} replica(s)",
         ),
         ("workload", f"{result['trace']['source']}: {load['requests']:,} requests, {arriving}"),
-        ("profile", f"{profile['kind']}, step times ±{percent(profile['relative_error'])}: {profile['name']}"),
+        ("profile", f"{profile['kind']}, step times {plus_minus(profile['relative_error'])}: {profile['name']}"),
     ]
     if acceptance is not None:
-        length = f"{acceptance['expected_length']:.2f} tokens a round (±{percent(acceptance['relative_error'])})"
+        length = f"{acceptance['expected_length']:.2f} tokens a round ({plus_minus(acceptance['relative_error'])})"
         rows.append(("speculation", f"{method}, drafter {names['draft']}"))
         rows.append(("acceptance", f"{length}; {acceptance['source']}"))
     asked = [f"{name.upper()} {slo[f'{name}_s'] * 1e3:g} ms" for name in ("ttft", "tpot") if slo[f"{name}_s"]]

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["WIDTH", "Page", "gigabytes", "milliseconds", "number", "percent", "spread", "times"]
+__all__ = ["WIDTH", "Page", "gigabytes", "milliseconds", "number", "percent", "plus_minus", "spread", "times"]
 
 WIDTH = 100
 
@@ -75,7 +75,7 @@ def number(value: Any, digits: int = 3) -> str:
     """`12,345`, `1.23`, or `-` for nothing."""
     if value is None:
         return "-"
-    if isinstance(value, int) or abs(value) >= 10**digits:
+    if isinstance(value, int) or abs(value) >= 10 ** (digits - 1):
         return f"{value:,.0f}"
     return f"{value:.{digits}g}"
 
@@ -93,6 +93,11 @@ def percent(value: float | None) -> str:
         return f"{value:.0%}"
     shown = f"{value:.1%}"
     return {"100.0%": "99.9%", "0.0%": "<0.1%"}.get(shown, shown) if 0 < value < 1 else shown
+
+
+def plus_minus(error: float) -> str:
+    """A relative error as `±3%`; below one percent with a decimal."""
+    return f"±{error:.0%}" if error >= 0.01 else f"±{error:.1%}"
 
 
 def gigabytes(value: float | None) -> str:

@@ -167,11 +167,11 @@ def test_the_speculators_format_gives_the_same_head(tmp_path: Path) -> None:
 
 def test_name_and_source(tmp_path: Path) -> None:
     shape = read_config(write(tmp_path / "My-Llama", LLAMA))
-    assert shape.name == "My-Llama" and shape.source == str(tmp_path / "My-Llama" / "config.json")
+    assert shape.name == "My-Llama/config.json" and shape.source == str(tmp_path / "My-Llama" / "config.json")
     cached = tmp_path / "models--meta-llama--Llama-3.1-8B" / "snapshots"
     cached.mkdir(parents=True)
     assert read_config(write(cached / "0e9e39f", LLAMA)).name == "meta-llama/Llama-3.1-8B"
-    assert read_config(write(tmp_path, LLAMA, "draft.json")).name == "draft"
+    assert read_config(write(tmp_path, LLAMA, "draft.json")).name == f"{tmp_path.name}/draft.json"
 
 
 def test_directory_file_and_path_lookup_agree(tmp_path: Path) -> None:

@@ -45,6 +45,23 @@ def test_what_is_borrowed_says_so() -> None:
     assert "borrowed from smollm2-135m" in default_acceptance("ngram", "llama-3.1-8b", "edit")[1]
 
 
+@pytest.mark.parametrize(
+    ("method", "target", "task", "lender"),
+    [
+        ("eagle3", "llama-3.3-70b", None, "llama-3.1-8b"),
+        ("eagle3", "meta-llama/Llama-3.1-70B", "math", "llama-3.1-8b"),
+        ("eagle3", "Llama-mine/config.json", None, "llama-3.1-8b"),
+        ("mtp", "deepseek-v2-lite", None, "deepseek-v3"),
+        ("mtp", "qwen3-8b", "math", "qwen3.5-27b"),
+        ("ngram", "smollm2-1.7b", "chat", "smollm2-135m"),
+        ("ngram", "smollm2-1.7b", "math", "llama-3.1-8b"),
+        ("eagle3", "gemma-2-9b", None, "minimax-m3"),
+    ],
+)
+def test_the_family_lends_before_the_fallback(method: str, target: str, task: str | None, lender: str) -> None:
+    assert default_acceptance(method, target, task)[1].startswith(f"borrowed from {lender}")
+
+
 def test_eagle3_of_llama_follows_its_published_lengths() -> None:
     model, _ = default_acceptance("eagle3", "llama-3.1-8b")
     assert [model.expected_length(k) for k in range(2, 8)] == pytest.approx([2.36, 2.79, 3.08, 3.32, 3.46, 3.54])

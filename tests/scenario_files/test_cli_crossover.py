@@ -40,6 +40,7 @@ def test_json_has_the_documented_keys_and_speedup_is_the_ratio() -> None:
     assert data["acceptance"]["expected_length"] == pytest.approx(2.3)
     assert data["acceptance"]["source"].startswith("given: acceptance length 2.3 at k=3")
     assert data["profile"]["on"]["kind"] == "analytic"
+    assert "--k was not given: 3 is assumed, for --acceptance-length too." in data["assumed"]
 
 
 def test_same_call_same_bytes() -> None:
@@ -53,6 +54,7 @@ def test_text_fits_100_columns_and_names_what_was_assumed() -> None:
     assert result.exit_code == 0, result.output
     assert max(map(len, result.stdout.splitlines())) <= 100
     assert "--gpu was not given: h100-sxm is assumed." in result.stdout
+    assert "--k was not given: 3 is assumed." in result.stdout
     assert "analytic" in result.stdout
     assert "…" not in result.stdout
 
@@ -72,7 +74,8 @@ def test_a_tree_with_the_acceptance_of_a_chain_is_warned_about() -> None:
 
 def test_lengths_may_be_drawn() -> None:
     data = json.loads(run("--isl", "lognormal:100:250", "--osl", "lognormal:60:150", "--seeds", "3",
-                          "--concurrency", "8", "--json").stdout)  # fmt: skip
+                          "--concurrency", "8", "--k", "3", "--json").stdout)  # fmt: skip
+    assert not [text for text in data["assumed"] if "--k" in text]
     assert data["settings"]["osl"] == "lognormal mean 60 p95 150"
     assert data["points"][0]["speedup"] > 1
 
