@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
-from os.path import commonprefix
 from typing import Any
 
 from scenarios.lookup import NameIndex, check_keys, name_key, one_line, packaged_toml
@@ -105,7 +104,7 @@ def default_acceptance(method: str, target: str, task: str | None = None) -> tup
     kin = [entry for entry in entries if name_key(target) in map(name_key, entry.lends_to)]
     family = sorted(
         (entry for entry in entries if _family(entry.target) == _family(target)),
-        key=lambda entry: -len(commonprefix([entry.target, _bare(target)])),
+        key=lambda entry: -_common(entry.target, _bare(target)),
     )
     any_target = [entry for entry in entries if entry.fallback]
     # a lookup follows the task more than the model, a drafter the model that it was trained for
@@ -126,6 +125,11 @@ def _bare(target: str) -> str:
 def _family(target: str) -> str:
     """Leading word of a name: `llama` of llama-3.3-70b."""
     return "".join(takewhile(str.isalpha, _bare(target)))
+
+
+def _common(a: str, b: str) -> int:
+    """Characters of the common beginning."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
 
 
 def known_tasks() -> tuple[str, ...]:
