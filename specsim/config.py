@@ -45,20 +45,33 @@ class Deployment:
     target: str = "llama-3.1-8b"
     """Catalogue name, or path of a Hugging Face config.json."""
     gpu: str = "h100-sxm"
+    """GPU of the catalogue, by any spelling (`specsim hardware list`)."""
     tp: int = 1
+    """Tensor parallelism: GPUs that share one replica."""
     replicas: int = 1
+    """Copies of the engine behind the router, each with its own cache."""
     router: RouterName = "least_outstanding"
+    """How an arrival picks its replica: in turn, or the one with fewest tokens outstanding."""
     weight_dtype: str | None = None
     """None: as the checkpoint stores it."""
     kv_dtype: str = "bf16"
+    """Number format of the KV cache: bf16, fp16, fp8 or int8."""
     engine: str = "vllm"
+    """Engine whose scheduling and defaults are followed; vllm is the only one."""
     engine_version: str = "0.33.0"
+    """Version of the engine for which flags are written."""
     gpu_memory_utilization: float = 0.9
+    """Share of the GPU's memory that the engine may take, in (0, 1]."""
     max_num_seqs: int | None = None
+    """Most requests in one step; None: the engine's default for the GPU."""
     max_num_batched_tokens: int | None = None
+    """Token budget of one step, prefills and drafts included; None: the engine's default for the GPU."""
     max_model_len: int | None = None
+    """Longest prompt plus output, in tokens; None: the model's own, if the cache holds it."""
     block_size_tokens: int = 16
+    """Tokens that one block of the KV cache holds."""
     enable_prefix_caching: bool = True
+    """Whether prompts share cached prefixes, where the trace has prefix hashes."""
 
     def __post_init__(self) -> None:
         for name in ("tp", "replicas", "block_size_tokens"):
@@ -78,6 +91,7 @@ class Speculation:
     """Drafting method and what is known of its acceptance."""
 
     method: Method = "eagle"
+    """How drafts are made: by a small model, an EAGLE-type head, the target's MTP layer, or n-gram lookup."""
     draft: str | None = None
     """Catalogue name or config.json of the drafter; None: the usual one for the target and method."""
     num_spec_tokens: tuple[int, ...] = (1, 2, 3, 5)
@@ -89,6 +103,7 @@ class Speculation:
     acceptance_length: float | None = None
     """Mean acceptance length (bonus included) at `acceptance_length_k` draft tokens, given by the user."""
     acceptance_length_k: int | None = None
+    """Draft tokens a round at which `acceptance_length` was measured; None: `num_spec_tokens`, if it is one number."""
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -120,7 +135,9 @@ class Slo:
     """Service objective of a request; None: not asked for."""
 
     ttft_s: float | None = 1.0
+    """Most time to the first token; None: any."""
     tpot_s: float | None = 0.05
+    """Most mean time per output token after the first; None: any."""
     share: float = 0.95
     """Share of requests that must meet both."""
 
@@ -145,10 +162,13 @@ class PolicySpec:
     """
 
     kind: Literal["off", "static", "schedule", "off_above", "goodput"]
+    """Rule by which k is chosen; `goodput` is shown as `adaptive` in tables, and no engine offers it."""
     num_spec_tokens: int = 0
     """Largest k that the policy may choose; sizes buffers and lookahead as the engine does."""
     table: tuple[tuple[int, int, int], ...] = ()
+    """Rows (first, last, k) of a schedule, by requests in the step."""
     batch_limit: int = 0
+    """Most requests in a step at which `off_above` still drafts."""
 
     def __post_init__(self) -> None:
         if self.kind not in ("off", "static", "schedule", "off_above", "goodput"):

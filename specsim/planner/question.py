@@ -40,12 +40,17 @@ class PlanSettings:
     """How much is simulated."""
 
     seed: int = 0
+    """First seed of luck and of drawn arrivals; replications count on from it."""
     replications: int = 5
+    """Stretches of the trace with luck of their own; policies are compared within each."""
     max_requests: int = 10_000
+    """Most consecutive requests of the log that are simulated, its busiest; replications are cut from them."""
     loads_per_s: tuple[float, ...] = ()
     """Requests per second to compare at; empty: chosen around the deployment's capacity."""
     load_points: int = 7
+    """Loads between idle and overload when `loads_per_s` is empty; the trace's own comes on top."""
     warmup_share: float = 0.1
+    """Share of the requests, from the start, that is simulated but not measured."""
     jobs: int = 0
     """Processes; 0: one per core. Never changes a result."""
 

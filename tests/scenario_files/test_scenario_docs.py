@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from cogapp import Cog
 
-from scenarios.loader import parse_scenario
+from scenarios.loader import TABLES, parse_scenario
+from scenarios.schema import field_docs, keys_of
 from specsim.cli.scenario_options import parse_policy
 from specsim.config import Slo
 
@@ -18,6 +19,13 @@ PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "reference" / "s
 def test_generated_tables_are_fresh(capsys: pytest.CaptureFixture[str]) -> None:
     code = Cog().main(["cog", "--check", str(PAGE)])
     assert code in (0, None), f"run cog -r docs/reference/scenario.md: {capsys.readouterr().out}"
+
+
+def test_every_key_says_what_it_means() -> None:
+    for table, record in TABLES.items():
+        docs = field_docs(record)
+        for key in keys_of(record):
+            assert docs.get(key.field, "").endswith("."), f"[{table}] {key.name} has no sentence"
 
 
 def test_the_example_is_a_scenario() -> None:
