@@ -104,7 +104,14 @@ def _drafter(target: ModelShape, speculation: Speculation) -> ModelShape | None:
     if speculation.draft is None:
         return default_drafter(target, speculation.method)
     kind = speculation.method if speculation.method in ("eagle", "eagle3", "mtp") else None
-    return find_model(speculation.draft, kind=kind)  # type: ignore[arg-type]
+    draft = find_model(speculation.draft, kind=kind)  # type: ignore[arg-type]
+    if draft.kind != (kind or "model"):
+        what, fits = ("whole model", "draft_model") if draft.kind == "model" else (f"{draft.kind} head", draft.kind)
+        raise ScenarioError(
+            f"speculation.draft '{speculation.draft}' is a {what}, which method {speculation.method} cannot use; give "
+            f"another drafter, or --method {fits}"
+        )
+    return draft
 
 
 def _side(target: ModelShape, gpu: Gpu, deployment: Deployment, draft: ModelShape | None, method: str) -> Side:

@@ -7,6 +7,7 @@ Users write `Deployment`, `Speculation` and `Slo` (through flags or a scenario f
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,9 +29,11 @@ METHODS: tuple[Method, ...] = ("draft_model", "eagle", "eagle3", "mtp", "ngram")
 RouterName = Literal["round_robin", "least_outstanding"]
 
 
-def _whole(place: str, value: object, low: int) -> None:
+def _whole(place: str, value: object, low: int, high: int | None = None) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
         raise ScenarioError(f"{place} must be a whole number >= {low}, got {value!r}")
+    if high is not None and value > high:
+        raise ScenarioError(f"{place} must be a whole number in {low}..{high}, got {value!r}")
 
 
 def _positive(place: str, value: object) -> None:
@@ -74,11 +77,17 @@ class Deployment:
     """Whether prompts share cached prefixes, where the trace has prefix hashes."""
 
     def __post_init__(self) -> None:
-        for name in ("tp", "replicas", "block_size_tokens"):
-            _whole(f"deployment.{name}", getattr(self, name), 1)
-        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
+        for name, high in (("tp", 1024), ("replicas", 4096), ("block_size_tokens", 4096)):
+            _whole(f"deployment.{name}", getattr(self, name), 1, high)
+        for name, high in (("max_num_seqs", 65536), ("max_num_batched_tokens", 2**24), ("max_model_len", 2**31)):
             if getattr(self, name) is not None:
-                _whole(f"deployment.{name}", getattr(self, name), 1)
+                _whole(f"deployment.{name}", getattr(self, name), 1, high)
+        if self.engine != "vllm":
+            raise ScenarioError(f"deployment.engine '{self.engine}' is not modelled; the only one is vllm")
+        if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){1,2}[a-z0-9.+-]{0,20}", self.engine_version):
+            raise ScenarioError(
+                f"deployment.engine_version {self.engine_version!r} is not a version such as 0.33.0; correct it"
+            )
         _positive("deployment.gpu_memory_utilization", self.gpu_memory_utilization)
         if self.gpu_memory_utilization > 1:
             raise ScenarioError(f"deployment.gpu_memory_utilization must be <= 1, got {self.gpu_memory_utilization!r}")
@@ -121,6 +130,16 @@ class Speculation:
             raise ScenarioError("speculation.acceptance is empty; give at least one probability")
         if self.acceptance is not None and self.acceptance_length is not None:
             raise ScenarioError("speculation.acceptance and speculation.acceptance_length exclude each other; give one")
+        if self.acceptance_length_k is not None:
+            _whole("speculation.acceptance_length_k", self.acceptance_length_k, 1, 64)
+            if self.acceptance_length is None:
+                raise ScenarioError(
+                    "speculation.acceptance_length_k says at which k acceptance_length was measured; give that too"
+                )
+        if self.task is not None and (self.acceptance is not None or self.acceptance_length is not None):
+            raise ScenarioError(
+                "speculation.task picks a published acceptance, which your own replaces; give one of the two"
+            )
         if self.acceptance_length is not None:
             _positive("speculation.acceptance_length", self.acceptance_length)
             if self.acceptance_length < 1:

@@ -51,7 +51,10 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
             raise click.UsageError(f"no command '{args[0]}'{nearest(args[0], _COMMANDS)}; see specsim --help", ctx)
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None:
+            _refuse_repeats(command, rest, ctx)
+        return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -63,6 +66,26 @@ class LazyGroup(click.Group):
         except SpecsimError as error:
             kind = _BadInput if error.exit_code == _BadInput.exit_code else _JobFailed
             raise kind(" ".join(str(error).splitlines())) from error
+
+
+def _refuse_repeats(command: click.Command, args: list[str], ctx: click.Context) -> None:
+    """An option that takes one value and is given twice would lose one of them without a word."""
+    if isinstance(command, click.Group):
+        found = next(((i, word) for i, word in enumerate(args) if word in command.commands), None)
+        if found is not None:
+            _refuse_repeats(command.commands[found[1]], args[found[0] + 1 :], ctx)
+        return
+    options = {name: p for p in command.params if isinstance(p, click.Option) for name in (*p.opts, *p.secondary_opts)}
+    seen: set[str | None] = set()
+    for word in args:
+        if word == "--":
+            return
+        option = options.get(word.split("=", 1)[0])
+        if option is None or option.multiple:
+            continue
+        if option.name in seen:
+            raise click.UsageError(f"{word.split('=', 1)[0]} is given twice; give it once", ctx)
+        seen.add(option.name)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -88,7 +111,20 @@ def _check_siblings() -> None:
 def main() -> None:
     """Entry point of the console script."""
     try:
-        cli.main(prog_name="specsim")
+        try:
+            cli.main(prog_name="specsim")
+        finally:
+            sys.stdout.flush()
     except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
+        _abandon_output()
+    except OSError as error:
+        _abandon_output()
+        sys.stderr.write(f"Error: standard output: {error.strerror or error}; free some space or write elsewhere\n")
+    sys.exit(1)
+
+
+def _abandon_output() -> None:
+    """Let the interpreter's own flush at exit go nowhere, since the reader is gone or the disk is full."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

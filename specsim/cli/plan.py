@@ -55,6 +55,10 @@ def plan(db: str | None, no_store: bool, full: bool, as_json: bool, **values: An
         specsim plan --trace prod.jsonl
         specsim plan --trace prod.jsonl --target qwen3-32b --gpu h200-sxm --tp 2 --method eagle3 --k 1,3,5
     """
+    if no_store and db is not None:
+        from specsim.errors import ScenarioError
+
+        raise ScenarioError("--db and --no-store exclude each other; give one of the two")
     try:
         question, settings, trace = _read(values)
         from specsim.planner.plan import prepare

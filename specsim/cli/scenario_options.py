@@ -139,7 +139,7 @@ def speculation_from(values: dict[str, Any], base: Speculation | None = None) ->
     if given.get("method", start.method) != start.method:
         cleared = dict.fromkeys((*acceptance, "draft", "task"))
     if any(name in given for name in acceptance):
-        cleared |= dict.fromkeys(acceptance)
+        cleared |= dict.fromkeys((*acceptance, "task"))
     return replace(start, **{**cleared, **given})
 
 

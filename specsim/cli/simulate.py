@@ -76,6 +76,7 @@ def simulate(
         from specsim.report.run import check_requests_file
 
         check_requests_file(requests_out, force=force)
+    _refuse_idle_flags(values, policy=policy, force=force, requests_out=requests_out, db=db, store=store)
     item = _overruled(load_scenario(scenario), values, seed)
     run = _prepare(item, policy, plain)
     if store:
@@ -92,6 +93,33 @@ def simulate(
     from specsim.report.run import run_text
 
     click.echo(run_text(result).rstrip("\n"))
+
+
+def _refuse_idle_flags(
+    values: dict[str, Any], *, policy: str | None, force: bool, requests_out: str | None, db: str | None, store: bool
+) -> None:
+    """Flags that would change nothing are mistakes, not wishes.
+
+    Raises:
+        ScenarioError: such a flag, or an output that would replace the log it comes from.
+    """
+    from specsim.errors import ScenarioError
+
+    if policy is not None and values["num_spec_tokens"] is not None:
+        raise ScenarioError("--k does nothing beside --policy, which has its own k; give one of the two")
+    if policy == "off":
+        for name in ("acceptance", "acceptance_length", "acceptance_length_k", "task"):
+            if values[name] is not None:
+                raise ScenarioError(f"--{name.replace('_', '-')} does nothing with --policy off; leave it out")
+    if force and requests_out is None:
+        raise ScenarioError("--force does nothing without --requests-out; leave it out")
+    source = click.get_current_context().get_parameter_source("db")
+    if db is not None and not store and source is click.core.ParameterSource.COMMANDLINE:
+        raise ScenarioError("--db and --no-store exclude each other; give one of the two")
+    trace = values.get("trace")
+    both = requests_out and trace and os.path.exists(requests_out) and os.path.exists(trace)
+    if both and os.path.samefile(str(requests_out), str(trace)):
+        raise ScenarioError(f"--requests-out {requests_out} is the log itself; give another name")
 
 
 def _overruled(item: ScenarioFile, values: dict[str, Any], seed: int | None) -> ScenarioFile:

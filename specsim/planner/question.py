@@ -55,15 +55,21 @@ class PlanSettings:
     """Processes; 0: one per core. Never changes a result."""
 
     def __post_init__(self) -> None:
-        for name, low in (("replications", 2), ("max_requests", 2), ("load_points", 2), ("seed", 0), ("jobs", 0)):
+        for name, low, high in (
+            ("replications", 2, 1000),
+            ("max_requests", 2, 10_000_000),
+            ("load_points", 2, 100),
+            ("seed", 0, 2**63 - 1),
+            ("jobs", 0, 1024),
+        ):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise ScenarioError(f"plan.{name} must be a whole number >= {low}, got {value!r}")
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+                raise ScenarioError(f"plan.{name} must be a whole number in {low}..{high}, got {value!r}")
         if not (np.isfinite(self.warmup_share) and 0 <= self.warmup_share <= 0.9):
             raise ScenarioError(f"plan.warmup_share must lie in 0..0.9, got {self.warmup_share!r}")
         for load in self.loads_per_s:
-            if not (np.isfinite(load) and load > 0):
-                raise ScenarioError(f"plan.loads_per_s must be finite and > 0, got {load!r}")
+            if not (np.isfinite(load) and 1e-6 <= load <= 1e6):
+                raise ScenarioError(f"plan.loads_per_s must be in 1e-6..1e6 requests per second, got {load!r}")
 
 
 @dataclass(frozen=True)

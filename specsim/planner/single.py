@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from specsim.config import PolicySpec
 from specsim.engine.simulator import simulate
-from specsim.errors import ScenarioError
+from specsim.errors import ScenarioError, TraceError
 from specsim.metrics import summarise
 from specsim.planner.compare import SATURATED_BUSY, SATURATED_GROWTH
 from specsim.planner.plan import NOT_MODELLED
@@ -50,6 +52,8 @@ class SingleRun:
                 f"policy {self.policy.label}: k {self.policy.num_spec_tokens} is more than the acceptance model "
                 f"'{self.question.acceptance.name}' knows ({known}); lower it"
             )
+        if self.concurrency is not None and not 1 <= self.concurrency <= 65536:
+            raise ScenarioError(f"concurrency must be a whole number in 1..65536, got {self.concurrency}")
         if not len(self.trace):
             raise ScenarioError(f"{self.trace.meta.source}: no request is left to simulate; widen the slice")
 
@@ -59,10 +63,14 @@ class SingleRun:
         return self.question.side(self.policy)
 
     def simulate(self) -> RunResult:
-        """Run it."""
+        """Run it.
+
+        Raises:
+            TraceError: when every request was refused, since such a run says nothing.
+        """
         deployment, side = self.question.deployment, self.side
         arrivals = self.trace.arrival_s - self.trace.arrival_s[0]
-        return simulate(
+        result = simulate(
             Workload(self.trace, self.question.acceptance, seed=self.seed),
             side.cost,
             limits=side.limits,
@@ -74,6 +82,14 @@ class SingleRun:
             warmup_share=self.warmup_share,
             plain=self.plain,
         )
+        if result.requests.rejected.all():
+            shortest = int((self.trace.prompt_tokens.astype(np.int64) + self.trace.output_tokens).min())
+            room = side.limits.num_kv_blocks * side.limits.block_size_tokens
+            raise TraceError(
+                f"{self.trace.meta.source}: every request is longer than is served here (shortest {shortest} tokens, "
+                f"max_model_len {side.limits.max_model_len}, cache {room} tokens); choose a model or GPU with more room"
+            )
+        return result
 
     def metrics(self, result: RunResult) -> dict[str, Any]:
         """Every figure of `specsim.metrics.RunMetrics`, nan as None."""

@@ -52,6 +52,9 @@ def recommendation(job: PlanJob, table: LoadTable, chosen: str, result: dict[str
             f"Turn speculation on with {chosen} {where}: requests finish {gain.mean:.2f}x as fast, "
             f"time per output token {_factor(tpot.mean)}."
         )
+    share = table.mean(chosen, own, "slo_share").mean
+    asked = job.question.slo.share
+    missed = [f"The objective is not met there: {share:.0%} of the requests, {asked:.0%} are asked for."]
     return {
         "policy": chosen,
         "compared_policy": best,
@@ -60,7 +63,7 @@ def recommendation(job: PlanJob, table: LoadTable, chosen: str, result: dict[str
         "running_batch": _none(batch),
         "confidence": sure,
         "speedup_error": error,
-        "text": [first, _second(best, result, job)],
+        "text": [first, _second(best, result, job), *(missed if share < asked else [])],
     }
 
 
