@@ -152,7 +152,10 @@ def list_models(as_json: bool) -> None:
 @click.argument("name")
 @_json_option
 def show_model(name: str, as_json: bool) -> None:
-    """Show one model: NAME of the catalogue or the hub, or the path of a config.json or of its directory."""
+    """Show one model with its sizes and sources.
+
+    NAME is one of the catalogue or the hub, or the path of a config.json or of its directory.
+    """
     from scenarios.models import model as find_model
 
     entry = find_model(name)

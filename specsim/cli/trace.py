@@ -38,7 +38,9 @@ _READ_OPTIONS: tuple[Any, ...] = (
     ),
     click.option("--time-unit", metavar="UNIT", help="Unit of a numeric time column: s, ms, us, ns, m, h or d."),
     click.option("--strict", is_flag=True, help="Refuse the first bad row instead of counting it."),
-    click.option("--window", metavar="A:B", help="Keep this stretch, from the start of the trace, e.g. 10m:20m."),
+    click.option(
+        "--window", metavar="A:B", help="Keep this stretch, counted from the start of the trace, e.g. 9h:10h."
+    ),
     click.option("--busiest", metavar="DURATION", help="Keep the window of this length with most arrivals."),
     click.option("--limit", type=int, metavar="N", help="Keep the first N requests (of the window)."),
     click.option("--rate-scale", type=float, metavar="X", help="Let the requests arrive X times as fast."),
@@ -197,9 +199,10 @@ def trace() -> None:
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of everything drawn.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
 def inspect(path: str, as_json: bool, **values: Any) -> None:
-    """Say what a log holds: format, rows used and why not, load, lengths, prefix reuse, warnings.
+    """Say what a log holds.
 
-    PATH is a file, a directory of ServeGen pairs, or - for standard input.
+    Format, rows used and why not, load, lengths, prefix reuse, warnings. PATH is a file, a directory of ServeGen pairs,
+    or - for standard input.
 
     \b
     Example:
@@ -223,7 +226,8 @@ def _written(item: Trace, output: str, as_json: bool) -> None:
 
         _emit({"output": output, **summary(item)})
         return
-    click.echo(f"{len(item):,} requests over {item.span_s:,.4g} s written to {output}", err=True)
+    where = "standard output" if output == "-" else output
+    click.echo(f"{len(item):,} requests over {item.span_s:,.4g} s written to {where}", err=True)
 
 
 def _writes(output: str, form: str | None, as_json: bool) -> str:
@@ -244,7 +248,9 @@ def _writes(output: str, form: str | None, as_json: bool) -> str:
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object about what was written.")
 def convert(path: str, output: str, form: str | None, force: bool, as_json: bool, **values: Any) -> None:
-    """Write any supported log as JSON Lines with Mooncake's keys, or as CSV.
+    """Write any supported log as JSON Lines or CSV.
+
+    JSON Lines have Mooncake's keys.
 
     \b
     Example:
@@ -281,7 +287,8 @@ def synth(output: str, form: str | None, force: bool, as_json: bool, **values: A
 
     \b
     Example:
-      specsim trace synth --arrivals gamma:8:2 --duration 20m --isl lognormal:1200:4000 --osl 200 -o load.jsonl
+      specsim trace synth --arrivals gamma:8:2 --duration 20m --isl lognormal:1200:4000 --osl 200 \\
+        -o load.jsonl
     """
     from specsim.traces import read_trace
     from specsim.traces.recipe import spec_from_text

@@ -246,7 +246,7 @@ def choose_unit(
     if clock.kind == "date":
         return Unit(1 / TICKS_PER_S, "date", "dates and times", True)
     if forced is not None:
-        return Unit(TIME_UNITS[forced], forced, "given with --time-unit", True)
+        return Unit(TIME_UNITS[forced], forced, "given", True)
     if not len(raw):
         return Unit(1.0, "s", "no rows", False)
     base = float(clock.base)

@@ -11,6 +11,7 @@ from specsim.traces.assemble import assemble, refuse_empty
 from specsim.traces.clock import OTHER_KIND
 from specsim.traces.formats import detect, find_format
 from specsim.traces.formats.base import Format, Sample, compact
+from specsim.traces.formats.flat import GENERIC, with_plain_names
 from specsim.traces.formats.texts import usage_totals
 from specsim.traces.layout import BadRecord, Layout, sniff
 from specsim.traces.mapper import RowMapper
@@ -56,6 +57,8 @@ def _read(source: TextSource, layout: Layout, options: ReadOptions) -> Trace:
     """The whole trace of one text, before slicing."""
     sample = layout.sample()
     form = find_format(options.trace_format) if options.trace_format else detect(sample)
+    if form is GENERIC:
+        form = with_plain_names(form, sample)
     if sample.rows or sample.header:
         _check_format(source.name, sample, form, options)
         _check_columns(source.name, layout, sample, form, options)
@@ -95,6 +98,12 @@ def _time_column(layout: Layout, sample: Sample, form: Format, options: ReadOpti
 def _notes(source: TextSource, form: Format, options: ReadOptions, sink: RowSink) -> list[str]:
     """What was detected and assumed while reading."""
     notes = [f"{'read' if options.trace_format else 'detected'} as {form.title}", *form.notes]
+    if (
+        form.name == GENERIC.name
+        and {"prompt_tokens", "output_tokens"} <= options.columns.keys()
+        and ({"arrival", "end"} & options.columns.keys() or options.arrivals is not None)
+    ):
+        notes = ["columns as given"]
     if source.encoding != "UTF-8":
         notes.append(f"text encoding: {source.encoding}")
     dates = sink.clock.dates
@@ -103,7 +112,7 @@ def _notes(source: TextSource, form: Format, options: ReadOptions, sink: RowSink
     if dates.month_first_rows:
         notes.append("dates with slashes were read month first")
     if sink.clock.kind == "date" and options.time_unit is not None:
-        notes.append(f"--time-unit {options.time_unit} was not needed: the time column holds dates")
+        notes.append(f"the time unit {options.time_unit} was not needed: the time column holds dates")
     return notes
 
 

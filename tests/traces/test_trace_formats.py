@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import lzma
 from dataclasses import replace
 from pathlib import Path
@@ -235,13 +236,35 @@ def test_packing_and_names_do_not_matter(tmp_path, encode, suffix):
 
 
 def test_pretty_printed_array_and_one_line_array_agree(tmp_path):
-    import json
-
     records = json.loads((FIXTURES / "generic_array.json").read_text())
     path = tmp_path / "pretty"
     path.write_text(json.dumps(records, indent=2))
     pretty, flat = read_trace(path), read_trace(FIXTURES / "generic_array.json")
     assert pretty.arrival_s.tolist() == flat.arrival_s.tolist()
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_columns_called_input_and_output_are_counts_only_when_they_hold_numbers(tmp_path, kind: str):
+    path = tmp_path / f"log.{kind}"
+
+    def write(column: str, values: list) -> None:
+        rows = [{"time": t, column: v, "output": o} for t, v, o in zip(ARRIVALS, values, OUTPUTS, strict=True)]
+        if kind == "csv":
+            lines = [f"time,{column},output", *(",".join(map(str, row.values())) for row in rows)]
+        else:
+            lines = [json.dumps(row) for row in rows]
+        path.write_text("\n".join(lines) + "\n")
+
+    write("input", list(PROMPTS))
+    trace = read_trace(path)
+    assert trace.prompt_tokens.tolist() == list(PROMPTS)
+    assert trace.output_tokens.tolist() == list(OUTPUTS)
+    assert trace.meta.notes[0] == "detected as columns by well-known names"
+    write("input", ["a question"] * len(PROMPTS))
+    with pytest.raises(TraceError, match="--chars-per-token"):
+        read_trace(path)
+    estimated = read_trace(path, ReadOptions(chars_per_token=(2.0, 2.0)))
+    assert set(estimated.prompt_tokens.tolist()) == {5}
 
 
 def test_flags_overrule_detection(tmp_path):
@@ -255,7 +278,8 @@ def test_flags_overrule_detection(tmp_path):
     columns = {"arrival": "when", "prompt_tokens": "a", "output_tokens": "b", "session": "who"}
     trace = read_trace(path, ReadOptions(columns=columns, time_unit="ms"))
     np.testing.assert_allclose(trace.arrival_s, np.array(ARRIVALS) / 1000)
-    assert "given with --time-unit" in trace.meta.time_unit
+    assert trace.meta.time_unit == "ms (given)"
+    assert trace.meta.notes[0] == "columns as given"
     assert trace.session is not None
     with pytest.raises(TraceError, match="did you mean 'when'"):
         read_trace(path, ReadOptions(columns={**columns, "arrival": "wen"}))

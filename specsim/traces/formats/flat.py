@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from specsim.traces.formats.base import Format, Row, Sample, compact, failed_status
 
-__all__ = ["FLAT_FORMATS", "GENERIC"]
+__all__ = ["ENDINGS", "FLAT_FORMATS", "GENERIC", "PLAIN_NAMES", "TIME_STEMS", "with_plain_names"]
 
 
 def _has(*names: str) -> Any:
@@ -63,14 +64,17 @@ def _spellings(stems: str, endings: str) -> tuple[str, ...]:
     return tuple(stem + ending for stem in stems.split() for ending in ("", *endings.split()))
 
 
+TIME_STEMS = (
+    "arrival_time arrival_timestamp arrival arrived_at arrival_at request_arrival request_start_time start_time"
+    " request_timestamp request_time requested_at request_created_at received_at received_time started_at"
+    " submitted_at submit_time send_time sent_at created_at created timestamp datetime date_time event_time"
+    " time_stamp time ts start date t"
+)
+ENDINGS = "_s _sec _seconds _ms _us _ns _unix _unix_nano _iso _utc"
+"""What a well-known name of a time column may end in."""
+
 _GENERIC_COLUMNS = {
-    "arrival": _spellings(
-        "arrival_time arrival_timestamp arrival arrived_at arrival_at request_arrival request_start_time start_time"
-        " request_timestamp request_time requested_at request_created_at received_at received_time started_at"
-        " submitted_at submit_time send_time sent_at created_at created timestamp datetime date_time event_time"
-        " time_stamp time ts start date t",
-        "_s _sec _seconds _ms _us _ns _unix _unix_nano _iso _utc",
-    ),
+    "arrival": _spellings(TIME_STEMS, ENDINGS),
     "prompt_tokens": _words(
         "prompt_tokens input_tokens input_length num_prompt_tokens num_input_tokens "
         "num_prefill_tokens n_prompt_tokens context_tokens request_tokens prefill_tokens "
@@ -103,6 +107,21 @@ GENERIC = Format(
     columns={name: tuple(value) for name, value in _GENERIC_COLUMNS.items()},
     skip=_generic_skip,
 )
+
+PLAIN_NAMES = {"input": ("prompt_tokens", "prompt_text"), "output": ("output_tokens", "output_text")}
+"""Column -> what it is when it holds whole numbers, and what else. Elsewhere such a column is as often a text."""
+
+
+def with_plain_names(form: Format, sample: Sample) -> Format:
+    """The generic format with columns called only `input` and `output`, last, as what their first rows say they are."""
+    columns = dict(form.columns)
+    for name, (count, text) in PLAIN_NAMES.items():
+        values = [row[name] for row in sample.rows if row.get(name) not in (None, "")]
+        if values:
+            field = count if all(str(value).strip().isdecimal() for value in values) else text
+            columns[field] = (*columns[field], name)
+    return replace(form, columns=columns)
+
 
 _MOONCAKE_COLUMNS = {
     "arrival": ("timestamp",),
