@@ -5,11 +5,20 @@ BIN = $(VENV)/bin
 TORCH ?= torch==2.13.0
 TRACE ?= examples/azure_llm_2023_conv_rows1-10000.csv
 PYTEST ?=
+# setuptools warns that folders here come before installed packages of the same name, which is what editable means
+EDITABLE = PYTHONWARNINGS='ignore:Editable installation' $(BIN)/pip install -q -e
 
 .PHONY: help demo test bench lint docs clean
 
-help:  ## what each target does
+help:  ## what each target does, and the variables
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+	@printf '\nVariables, as in: make demo TRACE=prod.jsonl\n'
+	@printf '%s\t%s\n' \
+	  TRACE  'log that make demo plans for; now $(TRACE)' \
+	  PYTEST 'more words for pytest in make test, such as tests/planner or -x; now $(or $(PYTEST),none)' \
+	  VENV   'folder of the environment; now $(VENV)' \
+	  PYTHON 'Python 3.11 or newer that makes it; now $(PYTHON)' \
+	  TORCH  'requirement by which the tests get torch; now $(TORCH)'
 
 demo: $(VENV)/.installed  ## environment, install, and a plan on a real trace
 	$(BIN)/specsim plan --trace $(TRACE)
@@ -18,10 +27,10 @@ test: $(VENV)/.tested  ## everything the tests need, and all tests
 	$(BIN)/python -m pytest $(PYTEST)
 
 bench: $(VENV)/.tested  ## simulation speed as ratios to a bare SimPy event
-	$(BIN)/python -m pytest tests/bench --benchmark-only -q
+	$(BIN)/python -m pytest tests/bench --benchmark-only --benchmark-quiet -q
 
 lint: $(VENV)/.tested  ## style and types
-	$(BIN)/pip install -q -e '.[lint]'
+	$(EDITABLE) '.[lint]'
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 docs: $(VENV)/.tested  ## regenerate what the docs take from the code
@@ -36,11 +45,11 @@ $(VENV)/bin/python:
 	$(BIN)/python -m pip install -q --upgrade pip
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install -q -e .
+	$(EDITABLE) .
 	touch $@
 
 # torch first and by version: a range given to pip alone may fetch a GPU build of several gigabytes
 $(VENV)/.tested: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install -q '$(TORCH)'
-	$(BIN)/pip install -q -e '.[test,postgresql,calibrate]'
+	$(EDITABLE) '.[test,postgresql,calibrate]'
 	touch $@ $(VENV)/.installed

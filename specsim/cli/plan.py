@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,7 @@ def plan(db: str | None, no_store: bool, full: bool, as_json: bool, **values: An
 
     \b
         specsim plan --trace prod.jsonl
-        specsim plan --trace prod.jsonl --target qwen3-32b --gpu h200-sxm --tp 2 --method eagle3 --k 1,3,5
+        specsim plan --trace prod.jsonl --target qwen3-32b --gpu h200-sxm --tp 2 --method eagle3
     """
     if no_store and db is not None:
         from specsim.errors import ScenarioError
@@ -164,7 +165,7 @@ def _simulate(job: PlanJob, trace: Trace, db: str | None, *, store_it: bool) -> 
 
     if not store_it:
         try:
-            with _progress(job.num_points) as advance:
+            with _progress(job) as advance:
                 return {"plan_id": None, "database": None, **run_plan(job, trace, progress=advance)}
         except KeyboardInterrupt:
             click.echo("\nStopped; with --no-store nothing is kept.", err=True)
@@ -194,7 +195,7 @@ def _simulate(job: PlanJob, trace: Trace, db: str | None, *, store_it: bool) -> 
 
         finished = 0
         try:
-            with _progress(job.num_points) as advance:
+            with _progress(job) as advance:
 
                 def count(points: int) -> None:
                     nonlocal finished
@@ -216,14 +217,17 @@ def _simulate(job: PlanJob, trace: Trace, db: str | None, *, store_it: bool) -> 
 
 
 class _progress:
-    """A progress bar on stderr when it is a terminal, else nothing."""
+    """A progress bar on stderr when it is a terminal, else one line at the start."""
 
-    def __init__(self, total: int) -> None:
-        self._total = total
+    def __init__(self, job: PlanJob) -> None:
+        self._total = job.num_points
+        self._processes = job.settings.jobs or len(os.sched_getaffinity(0))
         self._bar: Any = None
 
     def __enter__(self) -> Any:
         if not sys.stderr.isatty():
+            on = "1 process" if self._processes == 1 else f"{self._processes:,} processes"
+            click.echo(f"simulating {self._total:,} points on {on}", err=True)
             return lambda points: None
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

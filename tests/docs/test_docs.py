@@ -74,6 +74,16 @@ def test_every_command_has_help_and_is_documented(name: str) -> None:
     assert headings.count(name) == 1
 
 
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_help_fits_100_columns_and_cuts_no_summary(name: str) -> None:
+    """What click shortens, so that it fits beside the name of a command, ends in `...`."""
+    context = click.Context(COMMANDS[name], info_name=name, max_content_width=100, terminal_width=80)
+    lines = COMMANDS[name].get_help(context).splitlines()
+    assert max(map(len, lines)) <= 100
+    if isinstance(COMMANDS[name], click.Group):
+        assert not [line for line in lines[1:] if line.endswith("...")]
+
+
 def own_lines() -> dict[str, tuple[str, str]]:
     """Command -> (its line in the table of specsim.cli, the first line of its own help)."""
     from specsim.cli import _COMMANDS
@@ -227,6 +237,16 @@ def test_make_targets_of_the_pages_exist() -> None:
     }
     assert {"demo", "test", "bench", "docs"} <= named
     assert named <= targets
+
+
+def test_make_help_names_every_variable() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    recipe = re.search(r"^help:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    assert recipe is not None
+    variables = re.findall(r"^(\w+) \?=", makefile, re.MULTILINE)
+    assert len(variables) >= 5
+    for name in variables:
+        assert re.search(rf"^\s+{name} +'", recipe[1], re.MULTILINE), name
 
 
 def test_every_dependency_has_its_reason() -> None:
