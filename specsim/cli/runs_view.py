@@ -58,9 +58,9 @@ def _beginning(text: str | None, width: int) -> str:
 def _number(value: float | None) -> str:
     if value is None:
         return "-"
-    if value == int(value) and abs(value) < 1e6:
-        return str(int(value))
-    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"
+    if abs(value) >= 1000 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
 
 
 def _is_time(name: str) -> bool:
@@ -119,7 +119,7 @@ def _print_part(console: Console, table: Table, what: str, shown: int, total: in
     if shown:
         _print(console, table)
     if shown < total:
-        click.echo(f"{shown} of {total} {what}; --limit 0 shows all", err=True)
+        click.echo(f"{shown:,} of {total:,} {what}; --limit 0 shows all", err=True)
     elif not total:
         console.print(f"no {what} stored")
 
@@ -139,7 +139,7 @@ def print_item(item: Mapping[str, Any]) -> None:
         facts.add_row("plans", ", ".join(item["plan_ids"]) or "-")
     else:
         facts.add_row("stored", f"{_when(item['created_utc'])}, last {_when(item['updated_utc'])} UTC")
-        facts.add_row("runs", str(len(item["run_ids"])))
+        facts.add_row("runs", f"{len(item['run_ids']):,}")
     for name in ("trace", "profile", "scenario"):
         facts.add_row(name, (item[f"{name}_sha256"] or "-")[:16])
     facts.add_row("code", f"{_plain(item['code_version'])} (specsim {_plain(item['specsim_version'])})")

@@ -153,7 +153,7 @@ def _sentences(
         low = "an unseparated concurrency" if last.low is None else str(last.low)
         high = "an unseparated one" if last.high is None else str(last.high)
         first = (
-            f"{what} stops paying near {last.concurrency:.0f} requests in flight (between {low} and {high}); at best "
+            f"{what} stops paying near {last.concurrency:,.0f} requests in flight (between {low} and {high}); at best "
             f"it gives {best.speedup.mean:.2f}x the tokens per second, at {best.concurrency}."
         )
     elif verdict == "never":
@@ -197,7 +197,7 @@ def _warnings(question: Question, settings: CrossoverSettings, points: Sequence[
     for point in points:
         if point.queued:
             found.append(
-                f"At {point.concurrency} in flight only {point.running_off:.0f} (off) and {point.running_on:.0f} (on) "
+                f"At {point.concurrency} in flight only {point.running_off:,.0f} (off) and {point.running_on:,.0f} (on) "
                 f"run at once; the rest waits for slots, token budget or cache."
             )
         if point.refused:
