@@ -197,8 +197,8 @@ def _warnings(question: Question, settings: CrossoverSettings, points: Sequence[
     for point in points:
         if point.queued:
             found.append(
-                f"At {point.concurrency} in flight only {point.running_off:,.0f} (off) and {point.running_on:,.0f} (on) "
-                f"run at once; the rest waits for slots, token budget or cache."
+                f"At {point.concurrency} in flight only {point.running_off:,.0f} (off) and {point.running_on:,.0f} "
+                f"(on) run at once; the rest waits for slots, token budget or cache."
             )
         if point.refused:
             found.append(f"At {point.concurrency} in flight {point.refused} requests were too long and left out.")

@@ -75,9 +75,10 @@ def number(value: Any, digits: int = 3) -> str:
     """`12,345`, `1.23`, or `-` for nothing."""
     if value is None:
         return "-"
-    if isinstance(value, int) or abs(value) >= 10 ** (digits - 1):
+    shown = f"{value:.{digits}g}"
+    if isinstance(value, int) or abs(float(shown)) >= 10 ** (digits - 1):
         return f"{value:,.0f}"
-    return f"{value:.{digits}g}"
+    return shown
 
 
 def milliseconds(value: float | None) -> str:

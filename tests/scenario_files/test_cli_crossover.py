@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from specsim.cli import cli
+from specsim.report.text import number, plus_minus
 
 QUICK = ("--isl", "50", "--osl", "40", "--seeds", "3")
 
@@ -57,6 +58,16 @@ def test_text_fits_100_columns_and_names_what_was_assumed() -> None:
     assert "--k was not given: 3 is assumed." in result.stdout
     assert "analytic" in result.stdout
     assert "…" not in result.stdout
+
+
+def test_the_sentence_when_it_pays_wherever_it_fits() -> None:
+    said = run(*QUICK, "--concurrency", "1,8", "--max-num-seqs", "8", "--k", "3").stdout
+    assert "by step times it pays at every batch that fits." in " ".join(said.split())
+
+
+def test_errors_and_thousands_are_written_alike_in_every_report() -> None:
+    assert [plus_minus(x) for x in (0.03, 0.25, 0.004)] == ["±3%", "±25%", "±0.4%"]
+    assert [number(x, 4) for x in (2630.4, 999.96, 12345.0, 2.9844)] == ["2,630", "1,000", "12,345", "2.984"]
 
 
 def test_a_tree_is_charged_for_its_nodes() -> None:
