@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from scenarios.hf_config import read_config
 from scenarios.hf_families import FAMILIES, HYBRIDS, NESTED_DEFAULTS
 from scenarios.models import default_drafter, load_models, model
+from scenarios.resolve import resolve
+from specsim.config import Deployment, Slo, Speculation
 from specsim.errors import CatalogueError
 from specsim.shapes import ModelShape
 
@@ -163,6 +165,16 @@ def test_published_files_give_the_catalogue_shape(tmp_path: Path, name: str) -> 
 def test_the_speculators_format_gives_the_same_head(tmp_path: Path) -> None:
     shape = read(tmp_path / "m", SPECULATORS)
     assert network(shape) == network(load_models()["eagle3-llama-3.1-8b"])
+
+
+def test_an_engine_is_given_the_folder_of_a_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "work", LLAMA)
+    monkeypatch.chdir(tmp_path)
+    for target, folder in (("work/config.json", "work"), ("work", None), ("./work", "./work")):
+        names = resolve(Deployment(target=target), Speculation(), Slo()).names
+        assert (names["target"], names.get("target_repo")) == ("work/config.json", folder)
+    monkeypatch.chdir(tmp_path / "work")
+    assert resolve(Deployment(target="config.json"), Speculation(), Slo()).names["target_repo"] == "."
 
 
 def test_name_and_source(tmp_path: Path) -> None:
