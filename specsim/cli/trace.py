@@ -267,16 +267,23 @@ def convert(path: str, output: str, form: str | None, force: bool, as_json: bool
 
 
 @trace.command()
-@click.option("--arrivals", default="poisson:5", show_default=True, help="poisson:RATE, gamma:RATE:CV or even:RATE.")
+@click.option("--arrivals", metavar="PROCESS", help="poisson:RATE, gamma:RATE:CV or even:RATE.  [default: poisson:5]")
 @click.option("--requests", type=int, metavar="N", help="Number of requests.")
 @click.option("--duration", metavar="DURATION", help="Length instead of a number of requests, e.g. 30m.")
-@click.option("--rate-profile", metavar="T=RATE,...", help="Steps of the rate, e.g. 0=2,10m=8,20m=3; CV as --arrivals.")
+@click.option(
+    "--rate-profile", metavar="T=RATE,...", help="Steps of the rate, e.g. 0=2,10m=8; CV of gamma as --arrivals."
+)
 @click.option("--diurnal", metavar="A[:PERIOD]", help="Sine of the rate with amplitude A (0..1), e.g. 0.6:24h.")
 @click.option("--isl", metavar="LENGTH", help="Prompt tokens: N or lognormal:MEAN:P95.")
 @click.option("--osl", metavar="LENGTH", help="Output tokens: N or lognormal:MEAN:P95.")
 @click.option("--lengths-from", metavar="TRACE", help="Draw pairs of lengths from this trace instead.")
 @click.option("--prefix-pool", metavar="COUNT:TOKENS[:SHARE]", help="Shared prefixes, e.g. 4:1024:0.8.")
-@click.option("--hash-block", type=click.IntRange(min=1), default=512, show_default=True, help="Tokens a hash covers.")
+@click.option(
+    "--hash-block",
+    type=click.IntRange(1, 100_000_000),
+    metavar="N",
+    help="Tokens a hash covers, with --prefix-pool.  [default: 512]",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of everything drawn.")
 @click.option("-o", "--output", default="-", show_default=True, help="File to write (.gz compresses), - for stdout.")
 @click.option("--to", "form", type=click.Choice(["jsonl", "csv"]), help="Default: from the name, else jsonl.")
@@ -290,6 +297,7 @@ def synth(output: str, form: str | None, force: bool, as_json: bool, **values: A
       specsim trace synth --arrivals gamma:8:2 --duration 20m --isl lognormal:1200:4000 --osl 200 \\
         -o load.jsonl
     """
+    from specsim.errors import TraceError
     from specsim.traces import read_trace
     from specsim.traces.recipe import spec_from_text
     from specsim.traces.synth import synthesise
@@ -297,6 +305,10 @@ def synth(output: str, form: str | None, force: bool, as_json: bool, **values: A
 
     form = _writes(output, form, as_json)
     lengths_from = values.pop("lengths_from")
+    if lengths_from is not None and (clash := next((n for n in ("isl", "osl") if values[n] is not None), None)):
+        raise TraceError(f"--lengths-from and --{clash} both say the lengths: give one of them")
+    if lengths_from == "":
+        raise TraceError("--lengths-from is empty; give the path of a trace")
     spec = spec_from_text(**values)
     item = synthesise(spec, None if lengths_from is None else read_trace(lengths_from))
     write_trace(item, output, form, force=force)

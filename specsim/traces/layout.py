@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from specsim.errors import TraceError
 from specsim.traces.formats.base import Row, Sample, compact
-from specsim.traces.source import TextSource
+from specsim.traces.source import BlankLines, TextSource
 
 __all__ = ["BadRecord", "Layout", "sniff"]
 
@@ -25,19 +25,21 @@ _ENVOY = re.compile(
     r'\[(?P<time>\d{4}-[^\]]+)\] "(?P<method>\S+) (?P<path>\S+)[^"]*" (?P<status>\d+) (?P<flags>\S+)'
     r" (?P<received>\d+) (?P<sent>\d+) (?P<duration>\S+)"
 )
+_GAP = re.compile(r"[ \t\r\n,]*")
 _SERVEGEN_LENGTHS = re.compile(rb'\s*\{\s*"[\d.]+"\s*:\s*\{\s*"(?:in|out)put_tokens"\s*:\s*"\{')
 _SERVEGEN = re.compile(rb"\s*\d+(?:\.\d+)?,[\d.eE+-]+,[\d.eE+-]+,(?:Gamma|Weibull|),[\d.eE+-]+,[\d.eE+-]+\s*$")
 
 
 class BadRecord:
-    """A stretch of text that is no record: why, and what it looks like."""
+    """A stretch of text that is no record: why, what it looks like, and how many lines it has."""
 
-    __slots__ = ("bad", "detail", "reason")
+    __slots__ = ("bad", "count", "detail", "reason")
 
-    def __init__(self, reason: str, detail: str = "", *, bad: bool = True) -> None:
+    def __init__(self, reason: str, detail: str = "", *, bad: bool = True, count: int = 1) -> None:
         self.reason = reason
         self.detail = detail
         self.bad = bad
+        self.count = count
 
 
 class _Names(dict[str, str]):
@@ -116,19 +118,28 @@ class Layout:
         return iter(self._document(chunks))
 
     def _csv(self, lines: Iterator[bytes]) -> Iterator[tuple[int, Row | BadRecord]]:
-        reader = csv.reader((line.decode("utf-8", "replace") for line in lines), delimiter=self.delimiter)
+        more = [0]  # lines of the blank stretch just read beyond its first
+
+        def texts() -> Iterator[str]:
+            for line in lines:
+                more[0] += line.number_of_lines - 1 if type(line) is BlankLines else 0
+                yield line.decode("utf-8", "replace")
+
+        reader = csv.reader(texts(), delimiter=self.delimiter)
         names = [compact(name) for name in self.header]
         width = len(names)
         in_header = not self.numbered
-        line = 0
+        line = extra = 0
         while True:
+            extra, more[0] = extra + more[0], 0
             try:
-                fields, line = next(reader), reader.line_num
+                fields = next(reader)
+                line = reader.line_num + extra
             except StopIteration:
                 return
             except csv.Error as error:
                 if "NUL" in str(error):
-                    line = reader.line_num
+                    line = reader.line_num + extra
                     yield line, BadRecord("unreadable CSV row", "it holds a NUL byte")
                     continue
                 raise TraceError(
@@ -141,7 +152,7 @@ class Layout:
                 continue
             if len(fields) != width:
                 if not fields or (len(fields) == 1 and not fields[0].strip()):
-                    yield line, BadRecord("blank line", bad=False)
+                    yield line, BadRecord("blank line", bad=False, count=1 + more[0])
                 else:
                     detail = f"{len(fields)} columns where the header has {width}"
                     yield line, BadRecord("wrong number of columns", detail)
@@ -156,7 +167,9 @@ class Layout:
                 record = loads(line)
             except (ValueError, RecursionError) as error:
                 if not line.strip():
-                    yield number, BadRecord("blank line", bad=False)
+                    count = line.number_of_lines if type(line) is BlankLines else 1
+                    yield number, BadRecord("blank line", bad=False, count=count)
+                    number += count - 1
                     continue
                 what = str(error) if isinstance(error, UnicodeDecodeError) else getattr(error, "msg", "too deep")
                 yield number, BadRecord("not valid JSON", f"{what}: {line[:40].decode('utf-8', 'replace')!r}")
@@ -167,7 +180,9 @@ class Layout:
                 yield number, BadRecord("not a JSON object", repr(record)[:60])
 
     def _envoy(self, lines: Iterator[bytes]) -> Iterator[tuple[int, Row | BadRecord]]:
-        for number, line in enumerate(lines, start=1):
+        number = 0
+        for line in lines:
+            number += 1
             text = line.decode("utf-8", "replace")
             match = _ENVOY.match(text)
             if match:
@@ -175,7 +190,9 @@ class Layout:
             elif text.strip():
                 yield number, BadRecord("not an Envoy access line", repr(text[:60]))
             else:
-                yield number, BadRecord("blank line", bad=False)
+                count = line.number_of_lines if type(line) is BlankLines else 1
+                yield number, BadRecord("blank line", bad=False, count=count)
+                number += count - 1
 
     def _array(self, chunks: Iterator[bytes], partial: bool) -> Iterator[tuple[int, Row | BadRecord]]:
         decode = codecs.getincrementaldecoder("utf-8")("replace").decode
@@ -185,10 +202,10 @@ class Layout:
         names = self._names
         started = False
         while True:
-            while at < len(text) and (text[at] in " \t\r\n," or (not started and text[at] == "[")):
-                started = started or text[at] == "["
-                line += text[at] == "\n"
-                at += 1
+            begin, at = at, _GAP.match(text, at).end()  # type: ignore[union-attr]
+            if not started and text[at : at + 1] == "[":
+                started, at = True, _GAP.match(text, at + 1).end()  # type: ignore[union-attr]
+            line += text.count("\n", begin, at)
             if at < len(text) and text[at] == "]":
                 return
             try:
@@ -267,7 +284,8 @@ def sniff(source: TextSource) -> Layout:
     """
     head = source.head.lstrip()
     if not head:
-        raise TraceError(f"{source.name}: the file holds nothing but blank lines")
+        where = "holds" if source.head_is_all else f"begins with {len(source.head) >> 10} KiB of"
+        raise TraceError(f"{source.name}: the file {where} nothing but blank lines; give a log with requests in it")
     lines = [line for line in source.head.split(b"\n") if line.strip()]
     first = lines[0].strip()
     if _ENVOY.match(first.decode("utf-8", "replace")):

@@ -8,7 +8,7 @@ from specsim.traces.clock import epoch_unit, suffix_unit
 from specsim.traces.formats.base import Format, Row, compact, dig, text_chars
 from specsim.traces.options import TIME_UNITS, ReadOptions
 from specsim.traces.sink import RowSink
-from specsim.traces.values import RowProblem, read_count, read_number, show
+from specsim.traces.values import RowProblem, plain, read_count, read_number, show
 
 __all__ = ["RowMapper"]
 
@@ -75,6 +75,8 @@ class RowMapper:
         self._no_time = options.arrivals is not None
         self.delays = False
         self.estimated_rows = 0
+        self.rows_from_bytes = 0
+        self.rows_from_text = 0
         self._estimated = False
         self.default_rows = 0
         self.undelayed_rows = 0
@@ -153,6 +155,7 @@ class RowMapper:
         size = _get(row, sizes) if sizes else None
         if size is not None and self.options.bytes_per_token:
             self._estimated = True
+            self.rows_from_bytes += 1
             return self._estimate(read_count(size, f"{what} bytes"), self.options.bytes_per_token[side], what)
         text = _get(row, self._texts[side]) if self._texts[side] else None
         if side == 1 and self.options.default_output_tokens is not None and text is None:
@@ -164,6 +167,7 @@ class RowMapper:
                 raise RowProblem(f"{what} missing", f"text is {show(text)}")
             if self.options.chars_per_token:
                 self._estimated = True
+                self.rows_from_text += 1
                 return self._estimate(chars, self.options.chars_per_token[side], what)
             raise RowProblem(f"{what} missing, only text (--chars-per-token estimates them)")
         if size is not None:
@@ -242,6 +246,7 @@ class RowMapper:
         """Hash ids of a CSV cell: `[1, 2]`, `1 2`, `1;2` or `1|2`."""
         parts = text.strip().strip("[]").replace(",", " ").replace(";", " ").replace("|", " ").split()
         try:
+            plain(text)
             return [int(part) for part in parts]
         except ValueError:
             return list(parts)

@@ -15,6 +15,8 @@ from specsim.errors import TraceError, nearest
 
 __all__ = [
     "FIELD_NAMES",
+    "LEAST_RATE_PER_S",
+    "MOST_RATE_PER_S",
     "TIME_UNITS",
     "ArrivalProcess",
     "ReadOptions",
@@ -27,6 +29,13 @@ __all__ = [
 
 TIME_UNITS: Mapping[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "m": 60.0, "h": 3600.0, "d": 86400.0}
 """Seconds in each unit that a duration or a time column may have."""
+
+LEAST_RATE_PER_S, MOST_RATE_PER_S = 1e-6, 1e6
+"""Rates beyond these are slips of the pen: one request in 12 days, and far more than any fleet serves."""
+_CV_RANGE = (1e-3, 1e3)
+"""Beyond, the shape 1/CV**2 of gamma gaps leaves what can be drawn; 0.001 is even already."""
+_SCALE_RANGE = (1e-6, 1e6)
+_MOST_TOKENS = 100_000_000
 
 FIELD_NAMES = (
     "arrival",
@@ -152,6 +161,9 @@ def parse_arrivals(text: str) -> ArrivalProcess:
     if len(numbers) != wanted[kind] or not all(math.isfinite(x) and x > 0 for x in numbers):
         shape = "gamma:RATE:CV" if kind == "gamma" else f"{kind}:RATE"
         raise TraceError(f"arrivals {text!r} must be {shape} with finite numbers > 0, RATE in requests/s")
+    _within(f"arrivals {text!r}: RATE in requests/s", numbers[0], LEAST_RATE_PER_S, MOST_RATE_PER_S)
+    if kind == "gamma":
+        _within(f"arrivals {text!r}: CV", numbers[1], *_CV_RANGE)
     cv = {"poisson": 1.0, "even": 0.0}.get(kind, numbers[-1])
     return ArrivalProcess(kind=kind, rate_per_s=numbers[0], cv=cv)
 
@@ -161,9 +173,18 @@ def _positive(name: str, value: float | None) -> None:
         raise TraceError(f"{name} must be finite and > 0, got {value!r}")
 
 
-def _whole(name: str, value: int | None, low: int) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
+def _within(name: str, value: float | None, low: float, high: float) -> None:
+    if value is not None and not low <= value <= high:
+        raise TraceError(f"{name} must be {low:g} to {high:g}, got {value:g}")
+
+
+def _whole(name: str, value: int | None, low: int, high: int | None = None) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
         raise TraceError(f"{name} must be a whole number >= {low}, got {value!r}")
+    if high is not None and value > high:
+        raise TraceError(f"{name} must be at most {high:,}, got {value if value < 10**30 else 'far more'}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +236,8 @@ class ReadOptions:
                 f"--time-unit {self.time_unit!r} is unknown{nearest(self.time_unit, TIME_UNITS)};"
                 f" one of {', '.join(TIME_UNITS)}"
             )
+        if self.trace_format == "":
+            raise TraceError("--trace-format is empty; name a format, or leave it out to detect it from the content")
         for name in self.columns:
             if name not in FIELD_NAMES:
                 raise TraceError(f"--column: unknown field {name!r}{nearest(name, FIELD_NAMES)}")
@@ -228,12 +251,14 @@ class ReadOptions:
             raise TraceError("--arrivals and --session-rate both make arrival times: give one of them")
         _positive("--busiest", self.busiest_s)
         _positive("--rate-scale", self.rate_scale)
+        _within("--rate-scale", self.rate_scale, *_SCALE_RANGE)
         _positive("--session-rate", self.session_rate_per_s)
+        _within("--session-rate", self.session_rate_per_s, LEAST_RATE_PER_S, MOST_RATE_PER_S)
         _whole("--limit", self.limit, 1)
         _whole("--seed", self.seed, 0)
-        _whole("--default-output", self.default_output_tokens, 1)
-        _whole("--hash-block", self.hash_block_tokens, 1)
-        _whole("--max-line", self.max_line_bytes, 1024)
+        _whole("--default-output", self.default_output_tokens, 1, _MOST_TOKENS)
+        _whole("--hash-block", self.hash_block_tokens, 1, _MOST_TOKENS)
+        _whole("--max-line", self.max_line_bytes, 1024, 1 << 40)
         for name, pair in (("--bytes-per-token", self.bytes_per_token), ("--chars-per-token", self.chars_per_token)):
             if pair is not None:
                 _positive(name, pair[0])

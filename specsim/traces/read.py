@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +20,10 @@ from specsim.traces.model import Trace
 from specsim.traces.options import ReadOptions
 from specsim.traces.servegen import read_servegen
 from specsim.traces.sink import RowSink
-from specsim.traces.slices import cut
+from specsim.traces.slices import cut, with_note
 from specsim.traces.source import TextSource
+from specsim.traces.stated import stated_block
+from specsim.traces.unused import unused_flags, unused_with_servegen
 
 __all__ = ["read_trace"]
 
@@ -39,7 +42,9 @@ def read_trace(
         TraceError: the file cannot be read, or using it would make a plan a lie; the message says the way out.
     """
     options = options or ReadOptions()
-    if str(path) != "-" and (Path(path).is_dir() or options.trace_format == "servegen"):
+    if not str(path):
+        raise TraceError("the name of the trace is empty; give a file, a directory of ServeGen pairs, or - for stdin")
+    if str(path) != "-" and (os.path.isdir(path) or options.trace_format == "servegen"):
         return _servegen(path, options)
     with TextSource(path, options.max_line_bytes, progress=progress) as source:
         layout = sniff(source)
@@ -50,7 +55,10 @@ def read_trace(
 
 def _servegen(path: str | Path, options: ReadOptions) -> Trace:
     """ServeGen pairs; the window is chosen while sampling, so only limit and rate are left to do."""
-    return cut(read_servegen(path, options), replace(options, window=None, busiest_s=None))
+    trace = read_servegen(path, options)
+    for note in unused_with_servegen(options):
+        trace = with_note(trace, note)
+    return cut(trace, replace(options, window=None, busiest_s=None))
 
 
 def _read(source: TextSource, layout: Layout, options: ReadOptions) -> Trace:
@@ -68,10 +76,12 @@ def _read(source: TextSource, layout: Layout, options: ReadOptions) -> Trace:
         if type(record) is dict:
             mapper.take(record, line)
         elif isinstance(record, BadRecord):
-            sink.drop(line, record.reason, record.detail, bad=record.bad)
+            sink.drop(line, record.reason, record.detail, bad=record.bad, count=record.count)
     refuse_empty(sink)
     notes = _notes(source, form, options, sink)
     warnings = _warnings(options, sink, mapper)
+    block = stated_block(sample.rows[0] if sample.rows else {}, notes, warnings)
+    notes += unused_flags(options, mapper)
     stated = "ms" if mapper.delays and form.unit is None else form.unit
     return assemble(
         sink,
@@ -79,7 +89,7 @@ def _read(source: TextSource, layout: Layout, options: ReadOptions) -> Trace:
         options,
         column=_time_column(layout, sample, form, options),
         stated=None if "arrival" in options.columns else stated,
-        block_stated=_stated_block(sample, notes),
+        block_stated=block,
         sha256=source.sha256,
         notes=notes,
         warnings=warnings,
@@ -151,22 +161,6 @@ def _warnings(options: ReadOptions, sink: RowSink, mapper: RowMapper) -> list[st
             " before, since the time of its answer is not known here"
         )
     return out
-
-
-def _stated_block(sample: Sample, notes: list[str]) -> int | None:
-    """Block size that specsim's own files carry in their first row; a grid spread before is repeated as a note."""
-    first = sample.rows[0] if sample.rows else {}
-    head = first.get("specsim")
-    head = head if type(head) is dict else {}
-    if head.get("source"):
-        notes.append(f"converted by specsim from {head['source']} ({head.get('format')})")
-    if isinstance(head.get("arrival_grid_s"), int | float):
-        notes.append(f"arrivals had been spread over a {head['arrival_grid_s']:g} s grid")
-    block = head.get("hash_block_tokens", first.get("hashblocktokens"))
-    try:
-        return int(block) if block is not None and int(block) > 0 else None
-    except (TypeError, ValueError):
-        return None
 
 
 def _check_format(name: str, sample: Sample, form: Format, options: ReadOptions) -> None:

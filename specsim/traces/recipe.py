@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from specsim.errors import TraceError
-from specsim.traces.options import ArrivalProcess, parse_arrivals, parse_duration
+from specsim.traces.options import MOST_RATE_PER_S, ArrivalProcess, parse_arrivals, parse_duration
 
 __all__ = [
     "MOST_ROWS",
@@ -28,6 +28,8 @@ __all__ = [
 
 _Z95 = 1.6448536269514722
 MOST_ROWS = 20_000_000
+_MOST_IN_POOL = 100_000_000
+_MOST_PERIODS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ def parse_profile(text: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """`0=2,10m=8,20m=3` as (times in s, requests/s from then on).
 
     Raises:
-        TraceError: not such a list, not starting at 0, not increasing, or a rate below 0 or not finite.
+        TraceError: not such a list, not starting at 0, not increasing, or a rate outside 0 to a million.
     """
     times: list[float] = []
     rates: list[float] = []
@@ -111,7 +113,7 @@ def parse_profile(text: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
             rates.append(float(rate))
         except ValueError:
             equals = ""
-        if not equals or not math.isfinite(rates[-1]) or rates[-1] < 0:
+        if not equals or not 0 <= rates[-1] <= MOST_RATE_PER_S:
             raise TraceError(f"rate profile {text!r} must be TIME=RATE,TIME=RATE,... for example 0=2,10m=8,20m=3")
     if times[0] != 0 or any(b <= a for a, b in pairwise(times)) or max(rates) <= 0:
         raise TraceError(f"rate profile {text!r} must start at 0, have increasing times and some rate > 0")
@@ -137,7 +139,7 @@ def parse_pool(text: str) -> PrefixPool:
     try:
         count, tokens = int(parts[0]), int(parts[1])
         share = float(parts[2]) if len(parts) > 2 else 1.0
-        if count >= 1 and tokens >= 1 and 0 < share <= 1 and len(parts) <= 3:
+        if 1 <= count <= _MOST_IN_POOL and 1 <= tokens <= _MOST_IN_POOL and 0 < share <= 1 and len(parts) <= 3:
             return PrefixPool(count, tokens, share)
     except (ValueError, IndexError):
         pass
@@ -173,7 +175,7 @@ class SynthSpec:
 
 def spec_from_text(
     *,
-    arrivals: str,
+    arrivals: str | None = None,
     requests: int | None = None,
     duration: str | None = None,
     rate_profile: str | None = None,
@@ -181,20 +183,27 @@ def spec_from_text(
     isl: str | None = None,
     osl: str | None = None,
     prefix_pool: str | None = None,
-    hash_block: int = 512,
+    hash_block: int | None = None,
     seed: int = 0,
 ) -> SynthSpec:
-    """A recipe as the command line writes it; without `requests` and `duration` it is 1,000 requests.
+    """A recipe as the command line writes it; `arrivals` left out are Poisson at 5/s, and without `requests` and
+    `duration` there are 1,000 requests.
 
     Raises:
         TraceError: anything malformed or contradictory.
     """
-    process = parse_arrivals(arrivals)
+    process = parse_arrivals("poisson:5" if arrivals is None else arrivals)
+    if hash_block is not None and prefix_pool is None:
+        raise TraceError("--hash-block does nothing without shared prefixes; give --prefix-pool too, or leave it out")
     profile = None
     duration_s = None if duration is None else parse_duration(duration, "--duration")
     if rate_profile is not None and diurnal is not None:
         raise TraceError("--rate-profile and --diurnal both change the rate: give one of them")
     if rate_profile is not None:
+        if arrivals is not None and process.kind != "gamma":
+            raise TraceError(
+                "--rate-profile and --arrivals both say the rate: give one of them (gamma:RATE:CV only lends its CV)"
+            )
         times, rates = parse_profile(rate_profile)
         process = ArrivalProcess(kind=process.kind, rate_per_s=max(rates), cv=process.cv)
         profile = RateProfile(times, tuple(rate / max(rates) for rate in rates))
@@ -207,6 +216,11 @@ def spec_from_text(
         period_s = parse_duration(period or "24h", "--diurnal period")
         if not (0 < size <= 1 and period_s > 0):
             raise TraceError(f"--diurnal {diurnal!r} must be an amplitude of the rate in (0, 1] and a period: 0.6:24h")
+        if duration_s is not None and duration_s > _MOST_PERIODS * period_s:
+            raise TraceError(
+                f"--diurnal {diurnal!r}: --duration {duration} holds over {_MOST_PERIODS:,} such periods; lengthen the"
+                " period or shorten the duration"
+            )
         profile = RateProfile(amplitude=size, period_s=period_s)
     if requests is None and duration_s is None:
         if profile is not None:
@@ -220,6 +234,6 @@ def spec_from_text(
         prompt=None if isl is None else parse_lengths(isl, "--isl"),
         output=None if osl is None else parse_lengths(osl, "--osl"),
         pool=None if prefix_pool is None else parse_pool(prefix_pool),
-        hash_block_tokens=hash_block,
+        hash_block_tokens=512 if hash_block is None else hash_block,
         seed=seed,
     )

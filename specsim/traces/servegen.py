@@ -23,6 +23,7 @@ from specsim.rng import Purpose, stream
 from specsim.traces.model import Trace, TraceMeta
 from specsim.traces.options import ReadOptions
 from specsim.traces.source import TextSource
+from specsim.traces.values import plain
 
 __all__ = ["read_servegen"]
 
@@ -90,7 +91,7 @@ def _client(path: Path, options: ReadOptions, digest: Any) -> _Client:
             continue
         try:
             start, rate, _, family, shape, _ = row
-            numbers = [float(start), float(rate), float(shape)]
+            numbers = [float(plain(start)), float(plain(rate)), float(plain(shape))]
             if not all(math.isfinite(x) and x >= 0 for x in numbers) or family not in ("Gamma", "Weibull", ""):
                 raise ValueError
         except ValueError:

@@ -11,12 +11,36 @@ from specsim.errors import TraceError
 from specsim.traces.model import Trace
 from specsim.traces.options import ReadOptions
 
-__all__ = ["busiest_start", "cut", "with_note"]
+__all__ = ["busiest_start", "cut", "refuse_absurd", "with_note"]
+
+_FASTEST_PER_S = 10_000.0
+_YEAR_S = 365.25 * 86400
 
 
 def with_note(trace: Trace, note: str) -> Trace:
     """The trace with one more sentence in `meta.notes`."""
     return replace(trace, meta=replace(trace.meta, notes=(*trace.meta.notes, note)))
+
+
+def refuse_absurd(trace: Trace, flag: str) -> None:
+    """Refuse drawn or rescaled arrivals that no deployment sees: over 10,000 requests/s, all at once, over a year.
+
+    Args:
+        flag: what made the arrivals, for the message.
+
+    Raises:
+        TraceError: they are absurd.
+    """
+    many = len(trace) >= 10
+    if many and trace.span_s == 0:
+        what, way_out = "all requests arrive at the same time", "a lower rate or CV"
+    elif many and trace.rate_per_s > _FASTEST_PER_S:
+        what, way_out = f"{trace.rate_per_s:,.4g} requests/s", f"at most {_FASTEST_PER_S:,.0f} requests/s"
+    elif trace.span_s > _YEAR_S:
+        what, way_out = f"the trace lasts {trace.span_s / _YEAR_S:,.3g} years", "a higher rate, or fewer requests"
+    else:
+        return
+    raise TraceError(f"{trace.meta.source}: with {flag} {what}, which no deployment sees; choose {way_out}")
 
 
 def busiest_start(arrival_s: np.ndarray, length_s: float) -> float:
@@ -47,8 +71,12 @@ def cut(trace: Trace, options: ReadOptions) -> Trace:
     """The trace after `window` or `busiest_s`, then `limit`, then `rate_scale`.
 
     Raises:
-        TraceError: nothing is left.
+        TraceError: nothing is left, or drawn or rescaled arrivals are absurd.
     """
+    if options.arrivals is not None and trace.meta.format != "servegen":
+        refuse_absurd(trace, "--arrivals")
+    elif options.session_rate_per_s is not None:
+        refuse_absurd(trace, "--session-rate")
     if options.window is not None:
         stop = options.window[1]
         last = math.nextafter(float(trace.arrival_s[-1]), math.inf)
@@ -65,6 +93,8 @@ def cut(trace: Trace, options: ReadOptions) -> Trace:
     if options.rate_scale is not None and options.rate_scale != 1:
         before = trace.rate_per_s
         trace = trace.scaled(options.rate_scale)
+        if before > 0:
+            refuse_absurd(trace, f"--rate-scale {options.rate_scale:g}")
         trace = with_note(
             trace, f"arrivals {options.rate_scale:g} times as fast: {before:.4g} -> {trace.rate_per_s:.4g} requests/s"
         )

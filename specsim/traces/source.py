@@ -12,17 +12,17 @@ import contextlib
 import gzip
 import hashlib
 import lzma
-import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from specsim.errors import TraceError, nearest
+from specsim.errors import TraceError
+from specsim.traces.opening import open_bytes
 from specsim.traces.options import describe_path
 
-__all__ = ["TextSource"]
+__all__ = ["BlankLines", "TextSource"]
 
 _CHUNK_BYTES = 1 << 18
 _FOREIGN = (
@@ -35,6 +35,9 @@ _FOREIGN = (
     (b"Obj\x01", "is an Avro file; export it as CSV or JSON Lines"),
     (b"\x1f\x9d", "is compressed with compress(1); decompress it first"),
 )
+_DENSE = 6
+"""Bytes a line below which a chunk is looked through for blank stretches, in pieces of `_PIECE_BYTES`."""
+_PIECE_BYTES = 1 << 12
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, OSError)
 
 
@@ -50,6 +53,19 @@ def _zstd_open() -> Callable[[IO[bytes]], Any] | None:
 def _control_bytes(sample: bytes) -> int:
     """Bytes that no text log has: controls other than tab, line ends and escape."""
     return sum(byte < 32 and byte not in (9, 10, 12, 13, 27) for byte in sample)
+
+
+class BlankLines(bytes):
+    """What `TextSource.lines` yields for a stretch of blank lines: an empty line that says how many it stands for."""
+
+    number_of_lines = 1
+
+    @classmethod
+    def of(cls, number_of_lines: int) -> BlankLines:
+        """The stretch of so many lines, at least 1."""
+        out = cls()
+        out.number_of_lines = number_of_lines
+        return out
 
 
 class TextSource:
@@ -80,7 +96,7 @@ class TextSource:
         self._digest = hashlib.sha256()
         self._decoder: codecs.IncrementalDecoder | None = None
         self._lone_cr = False
-        self._raw = self._open(path)
+        self._raw = open_bytes(path)
         try:
             self._stream = self._decompress()
             self.head = self._first()
@@ -105,21 +121,6 @@ class TextSource:
     def sha256(self) -> str:
         """Hex digest of the decompressed bytes read so far."""
         return self._digest.hexdigest()
-
-    def _open(self, path: str | Path) -> IO[bytes]:
-        if str(path) == "-":
-            return sys.stdin.buffer
-        try:
-            return open(path, "rb")
-        except FileNotFoundError:
-            where = Path(path)
-            beside = os.listdir(where.parent) if where.parent.is_dir() else []
-            raise TraceError(f"{path}: no such file{nearest(where.name, beside)}") from None
-        except IsADirectoryError:
-            raise TraceError(f"{path}: is a directory, not a trace file") from None
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise TraceError(f"{path}: cannot be opened: {reason}") from None
 
     def _decompress(self) -> Any:
         try:
@@ -224,15 +225,31 @@ class TextSource:
             if self._lone_cr:
                 chunk = chunk.replace(b"\r", b"\n")
 
+    def _pieces(self) -> Iterator[bytes]:
+        """The chunks, those of very short lines cut smaller so that blank stretches in them stand out."""
+        for chunk in self.chunks():
+            if chunk.count(b"\n") * _DENSE <= len(chunk) or chunk.isspace():
+                yield chunk
+            else:
+                yield from (chunk[at : at + _PIECE_BYTES] for at in range(0, len(chunk), _PIECE_BYTES))
+
     def lines(self) -> Iterator[bytes]:
-        """Every line without its line feed; a carriage return before it stays.
+        """Every line without its line feed; a carriage return before it stays. Long blank stretches are `BlankLines`.
 
         Raises:
             TraceError: a line longer than the bound.
         """
         pieces: list[bytes] = []
         held = number = 0
-        for chunk in self.chunks():
+        for chunk in self._pieces():
+            if chunk.isspace() and (count := chunk.count(b"\n")) > 1:
+                end = chunk.index(b"\n")
+                yield b"".join((*pieces, chunk[:end]))
+                yield BlankLines.of(count - 1)
+                number += count
+                pieces = [chunk[chunk.rindex(b"\n") + 1 :]]
+                held = len(pieces[0])
+                continue
             first, *rest = chunk.split(b"\n")
             pieces.append(first)
             held += len(first)

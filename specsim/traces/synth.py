@@ -17,6 +17,7 @@ from specsim.traces.arrivals import draw_arrivals
 from specsim.traces.model import Trace, TraceMeta
 from specsim.traces.options import ArrivalProcess
 from specsim.traces.recipe import MOST_ROWS, RateProfile, SynthSpec
+from specsim.traces.slices import refuse_absurd
 
 __all__ = ["synthesise"]
 
@@ -95,7 +96,7 @@ def synthesise(spec: SynthSpec, lengths_from: Trace | None = None) -> Trace:
             )
         ids, offsets = _hashes(spec, prompts)
     origin = lengths_from.meta.sha256 if lengths_from is not None else ""
-    return Trace(
+    trace = Trace(
         arrival_s=arrival,
         prompt_tokens=prompts,
         output_tokens=outputs,
@@ -112,3 +113,5 @@ def synthesise(spec: SynthSpec, lengths_from: Trace | None = None) -> Trace:
         hash_ids=ids,
         hash_offsets=offsets,
     )
+    refuse_absurd(trace, "such --arrivals")
+    return trace

@@ -11,7 +11,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["TICKS_PER_S", "DateReader", "RowProblem", "read_count", "read_number"]
+__all__ = ["TICKS_PER_S", "DateReader", "RowProblem", "plain", "read_count", "read_number"]
 
 TICKS_PER_S = 10_000_000
 _MOST_TOKENS = 100_000_000
@@ -33,6 +33,13 @@ def show(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def plain(text: str) -> str:
+    """`text` itself; ValueError for what only Python takes for a number: `1_000`, digits of other scripts."""
+    if "_" in text or not text.isascii():
+        raise ValueError
+    return text
+
+
 def read_number(value: Any, what: str) -> float | int:
     """A finite number from a JSON or CSV value.
 
@@ -45,10 +52,10 @@ def read_number(value: Any, what: str) -> float | int:
         if text.lower() in _EMPTY:
             raise RowProblem(f"{what} missing", show(value))
         try:
-            value = int(text) if len(text) < 40 else float(text)
+            value = int(plain(text)) if len(text) < 40 else float(plain(text))
         except ValueError:
             try:
-                value = float(text)
+                value = float(plain(text))
             except ValueError:
                 raise RowProblem(f"{what} not a number", show(value)) from None
     elif value is None:
@@ -72,7 +79,7 @@ def read_count(value: Any, what: str) -> int:
     """
     if type(value) is str:
         try:
-            value = int(value)
+            value = int(plain(value))
         except ValueError:
             value = read_number(value, what)
     elif type(value) is not int:
@@ -88,10 +95,12 @@ def read_count(value: Any, what: str) -> int:
     return value
 
 
-_TAIL = re.compile(r"(\d\d)(?:[.,](\d+))?\s*(Z|UTC|GMT|[+-]\d\d:?(?:\d\d)?)?\s*$", re.IGNORECASE)
-_HEAD = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:$")
+_TAIL = re.compile(r"([0-9][0-9])(?:[.,]([0-9]+))?\s*(Z|UTC|GMT|[+-][0-9][0-9]:?(?:[0-9][0-9])?)?\s*$", re.IGNORECASE)
+_HEAD = re.compile(r"[0-9]{4}-[0-9][0-9]-[0-9][0-9][T ][0-9][0-9]:[0-9][0-9]:$")
 _US = re.compile(
-    r"\s*(\d{1,2})/(\d{1,2})/(\d{4}),?\s+(\d{1,2}):(\d\d)(?::(\d\d)(?:\.(\d+))?)?\s*([AP]M)?\s*(Z|UTC)?$", re.IGNORECASE
+    r"\s*([0-9]{1,2})/([0-9]{1,2})/([0-9]{4}),?\s+"
+    r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?\s*([AP]M)?\s*(Z|UTC)?$",
+    re.IGNORECASE,
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -162,7 +171,7 @@ class DateReader:
                 self.month_first_rows += 1
                 extra, aware = _fraction_ticks(digits), zone is not None
             else:
-                trimmed = re.sub(r"([.,]\d{6})\d+", r"\1", text.strip())
+                trimmed = re.sub(r"([.,][0-9]{6})[0-9]+", r"\1", text.strip())
                 moment = datetime.fromisoformat(trimmed.removesuffix(" UTC"))
                 aware = moment.tzinfo is not None
                 moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment

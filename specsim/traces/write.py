@@ -21,6 +21,7 @@ import numpy as np
 
 from specsim.errors import TraceError
 from specsim.traces.model import Trace
+from specsim.traces.opening import shown_path
 
 __all__ = ["fingerprint", "write_trace"]
 
@@ -108,7 +109,9 @@ def write_trace(trace: Trace, path: str | Path, form: str = "jsonl", *, force: b
         write(trace, sys.stdout)
         return
     where = Path(path)
-    if where.exists() and not force:
+    if not str(path) or not where.name or where.name == ".." or os.path.isdir(path):
+        raise TraceError(f"{str(path)!r} is no name for a file; give one with -o, or - for standard output")
+    if os.path.exists(path) and not force:
         raise TraceError(f"{path}: exists already; choose another name with -o, or replace it with --force")
     partial = where.with_name(f".{where.name}.{os.getpid()}.part")
     try:
@@ -118,10 +121,11 @@ def write_trace(trace: Trace, path: str | Path, form: str = "jsonl", *, force: b
                 raw = stack.enter_context(gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0))
             write(trace, stack.enter_context(io.TextIOWrapper(raw, encoding="utf-8", newline="")))
         os.replace(partial, where)
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be written: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise TraceError(f"{shown_path(path)}: cannot be written: {reason}; choose another name with -o") from None
     finally:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             partial.unlink()
 
 

@@ -144,7 +144,7 @@ def test_duration_bounds_the_arrivals_and_keeps_the_rate():
 
 def test_steps_and_sines_change_the_rate():
     """Counts of 2,000 and 16,000 by steps (6 standard deviations allowed), and peak over trough of a sine."""
-    spec = spec_from_text(arrivals="poisson:1", duration="2000", rate_profile="0=2,1000=16", isl="9", osl="9", seed=4)
+    spec = spec_from_text(duration="2000", rate_profile="0=2,1000=16", isl="9", osl="9", seed=4)
     counts = np.histogram(synthesise(spec).arrival_s, bins=2, range=(0, 2000))[0]
     assert abs(counts[0] - 2000) < 270
     assert abs(counts[1] - 16000) < 760
