@@ -111,8 +111,10 @@ def _differs(pairs: Sequence[tuple[Run, Run]]) -> dict[str, list[Any]]:
 def _rows(pairs: Sequence[tuple[Run, Run]]) -> list[dict[str, Any]]:
     groups: dict[str, list[tuple[Run, Run]]] = defaultdict(list)
     for a, b in pairs:
-        # The point keeps apart runs of one policy and load that differ in, say, their acceptance.
-        group = (a["policy_label"], b["policy_label"], a["load_per_s"], a["rate_scale"], a["point"])
+        # The point keeps apart runs of one policy and load that differ in, say, their acceptance; which requests a run
+        # served differs from seed to seed where a log is cut into stretches, so it keeps nothing apart.
+        point = {name: value for name, value in a["point"].items() if name != "requests"}
+        group = (a["policy_label"], b["policy_label"], a["load_per_s"], a["rate_scale"], point)
         groups[json.dumps(group, sort_keys=True)].append((a, b))
     out: list[dict[str, Any]] = []
     for members in groups.values():

@@ -7,6 +7,8 @@ Leaves out: looking names of GPUs and models up, and fitting memory (`scenarios.
 
 from __future__ import annotations
 
+import os
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -73,7 +75,9 @@ def load_scenario(name_or_path: str | Path) -> ScenarioFile:
         ScenarioError: one line: the file, the place in it, the value, the way out.
     """
     text = str(name_or_path)
-    path = Path(text).expanduser() if text.startswith("~") else Path(text)
+    if not text:
+        raise ScenarioError(f"the name of the scenario is empty; give a file, or one of {', '.join(library_names())}")
+    path = Path(os.path.expanduser(text))
     if text in library_names() and not path.is_file():
         path = Path(str(files("scenarios").joinpath("library", f"{text}.toml")))
     return parse_scenario(_read_text(path, text), path)
@@ -81,6 +85,9 @@ def load_scenario(name_or_path: str | Path) -> ScenarioFile:
 
 def _read_text(path: Path, said: str) -> str:
     try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a pipe could wait for ever
+            raise ScenarioError(f"{one_line(said)}: is a pipe or a device; give a scenario file on the disk")
         with path.open("rb") as file:
             data = file.read(_LARGEST_BYTES + 1)
     except FileNotFoundError:

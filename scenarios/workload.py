@@ -6,6 +6,7 @@ state (`specsim.planner.concurrency`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,8 @@ from pathlib import Path
 from specsim.errors import ScenarioError
 from specsim.traces.model import Trace
 from specsim.traces.options import (
+    LEAST_RATE_PER_S,
+    MOST_RATE_PER_S,
     ReadOptions,
     parse_arrivals,
     parse_columns,
@@ -20,11 +23,13 @@ from specsim.traces.options import (
     parse_per_token,
     parse_window,
 )
-from specsim.traces.recipe import parse_lengths, parse_pool, spec_from_text
+from specsim.traces.recipe import MOST_ROWS, parse_lengths, parse_pool, spec_from_text
 
 __all__ = ["WorkloadSpec", "load_workload", "read_options"]
 
 _DEFAULT_REQUESTS = 2000
+_MOST_IN_FLIGHT = 65536
+"""As in `specsim crossover`."""
 _SYNTHETIC_ONLY = ("isl", "osl", "rate_per_s", "requests", "duration", "prefix_pool")
 _TRACE_ONLY = ("trace_format", "columns", "time_unit", "strict", "window", "busiest", "limit", "rate_scale",
                "spread_grid", "session_rate", "bytes_per_token", "chars_per_token", "default_output",
@@ -86,8 +91,12 @@ class WorkloadSpec:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be read or drawn, before any file is opened."""
-        if self.concurrency is not None and self.concurrency < 1:
-            raise ScenarioError(f"workload.concurrency must be a whole number >= 1, got {self.concurrency!r}")
+        if self.trace == "":
+            raise ScenarioError("workload.trace is empty; give the path of a request log, or isl and osl instead")
+        if self.concurrency is not None and not 1 <= self.concurrency <= _MOST_IN_FLIGHT:
+            raise ScenarioError(
+                f"workload.concurrency must be a whole number in 1..{_MOST_IN_FLIGHT}, got {self.concurrency!r}"
+            )
         if self.max_line is not None and self.max_line < 1:
             raise ScenarioError(f"workload.max_line must be a whole number of MiB >= 1, got {self.max_line!r}")
         self._check_kind()
@@ -95,12 +104,25 @@ class WorkloadSpec:
         if self.trace is None:
             parse_lengths(str(self.isl), "workload.isl")
             parse_lengths(str(self.osl), "workload.osl")
-            if self.requests is not None and self.requests < 1:
-                raise ScenarioError(f"workload.requests must be a whole number >= 1, got {self.requests!r}")
-            if self.duration is not None and not parse_duration(self.duration, "workload.duration") > 0:
-                raise ScenarioError(f"workload.duration must be longer than 0, got {self.duration!r}")
+            if self.requests is not None and not 1 <= self.requests <= MOST_ROWS:
+                raise ScenarioError(
+                    f"workload.requests must be a whole number in 1..{MOST_ROWS}, got {self.requests!r}"
+                )
+            if self.duration is not None:
+                self._check_duration(parse_duration(self.duration, "workload.duration"))
             if self.prefix_pool is not None:
                 parse_pool(self.prefix_pool)
+
+    def _check_duration(self, duration_s: float) -> None:
+        """A length that holds some requests, but not more than can be drawn."""
+        if not duration_s > 0:
+            raise ScenarioError(f"workload.duration must be longer than 0, got {self.duration!r}")
+        rate = self.rate_per_s or (0.0 if self.arrivals is None else parse_arrivals(self.arrivals).rate_per_s)
+        if duration_s * rate > MOST_ROWS:
+            raise ScenarioError(
+                f"workload.duration {self.duration!r} at {rate:g} requests/s means over {MOST_ROWS:,} requests; shorten"
+                " it or lower the rate"
+            )
 
     def _check_kind(self) -> None:
         """Either a log, or lengths with one way of arriving."""
@@ -126,8 +148,13 @@ class WorkloadSpec:
             raise ScenarioError("workload.concurrency takes neither duration nor prefix_pool; give requests instead")
         if self.requests is not None and self.duration is not None:
             raise ScenarioError("workload.requests and workload.duration exclude each other; leave one out")
-        if self.rate_per_s is not None and not self.rate_per_s > 0:
-            raise ScenarioError(f"workload.rate_per_s must be a finite number > 0, got {self.rate_per_s!r}")
+        if self.rate_per_s is not None and not LEAST_RATE_PER_S <= self.rate_per_s <= MOST_RATE_PER_S:
+            raise ScenarioError(
+                f"workload.rate_per_s must be a number > 0, {LEAST_RATE_PER_S:g} to {MOST_RATE_PER_S:g} requests/s,"
+                f" got {self.rate_per_s!r}"
+            )
+        if self.hash_block is not None and self.prefix_pool is None:
+            raise ScenarioError("workload.hash_block does nothing without workload.prefix_pool or trace; leave it out")
 
 
 def read_options(spec: WorkloadSpec, *, seed: int) -> ReadOptions:
@@ -171,7 +198,7 @@ def load_workload(
     if spec.trace is not None:
         from specsim.traces.read import read_trace
 
-        path = spec.trace if spec.trace == "-" else folder / Path(spec.trace).expanduser()
+        path = spec.trace if spec.trace == "-" else folder / os.path.expanduser(spec.trace)
         return read_trace(path, read_options(spec, seed=seed), progress=progress)
     from specsim.traces.synth import synthesise
 
@@ -190,7 +217,7 @@ def load_workload(
         isl=str(spec.isl),
         osl=str(spec.osl),
         prefix_pool=spec.prefix_pool,
-        hash_block=spec.hash_block or 512,
+        hash_block=spec.hash_block,
         seed=seed,
     )
     return synthesise(recipe)

@@ -207,15 +207,19 @@ def _way_out(target: ModelShape, gpu: Gpu, deployment: Deployment, draft: ModelS
         plan = _plan(target, gpu, change, loaded)
         return plan.num_kv_blocks >= 1 and plan.max_model_len >= needed
 
-    ways = []
-    for tp in range(deployment.tp + 1, gpu.max_tp + 1):
-        split = divides(target, tp) and (loaded is None or divides(loaded, tp))
-        if split and fits(dataclasses.replace(deployment, tp=tp)):
-            ways.append(f"tp {tp}")
-            break
     stored = min(WEIGHT_BITS[dtype] for dtype in weight_dtypes(target, deployment.weight_dtype))
-    for dtype in ("fp8", "int4"):
-        if WEIGHT_BITS[dtype] < stored and fits(dataclasses.replace(deployment, weight_dtype=dtype)):
-            ways.append(f"weight dtype {dtype}")
-            break
+    dtypes = [None, *(dtype for dtype in ("fp8", "int4") if WEIGHT_BITS[dtype] < stored)]
+    splits = [
+        tp
+        for tp in range(deployment.tp, max(gpu.max_tp, deployment.tp) + 1)
+        if divides(target, tp) and (loaded is None or divides(loaded, tp))
+    ]
+    ways = []
+    for dtype in dtypes:
+        asked = dtype or deployment.weight_dtype
+        least = next((tp for tp in splits if fits(dataclasses.replace(deployment, tp=tp, weight_dtype=asked))), None)
+        if least is not None:
+            words = ([f"tp {least}"] if least != deployment.tp else []) + ([f"weight dtype {dtype}"] if dtype else [])
+            ways.append(" with ".join(words))
+    ways = ways[:2]
     return f"; {' or '.join(ways)} fits" if ways else "; it needs GPUs with more memory or a smaller model"

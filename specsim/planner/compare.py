@@ -66,10 +66,20 @@ class LoadTable:
         return sorted(set.intersection(*found))
 
 
-def interval(e: Estimate) -> dict[str, float | None]:
-    """JSON form of an estimate."""
+def interval(e: Estimate, *, within: tuple[float, float] | None = None) -> dict[str, float | None]:
+    """JSON form of an estimate; `within` cuts an interval to what the figure can be."""
+    low, high = e.low, e.high
+    if within is not None:
+        low, high = max(low, within[0]), min(high, within[1])
     return {name: value if math.isfinite(value) else None for name, value in
-            (("mean", e.mean), ("low", e.low), ("high", e.high))}  # fmt: skip
+            (("mean", e.mean), ("low", low), ("high", high))}  # fmt: skip
+
+
+def bounds(metric: str) -> tuple[float, float] | None:
+    """What a metric can be, where it is a share."""
+    return (
+        (0.0, 1.0) if metric.endswith(("_share", "_use", "_rate", "utilisation")) and "growth" not in metric else None
+    )
 
 
 def comparison_rows(table: LoadTable) -> list[dict[str, Any]]:
@@ -77,8 +87,11 @@ def comparison_rows(table: LoadTable) -> list[dict[str, Any]]:
     rows = []
     for load in table.loads_per_s:
         for policy in table.policies:
-            row: dict[str, Any] = {"policy": policy, "load_per_s": load, "saturated": table.saturated(policy, load)}
-            row["metrics"] = {name: interval(table.mean(policy, load, name)) for name in SHOWN_METRICS}
+            row: dict[str, Any] = {"policy": policy, "load": load, "load_per_s": load}
+            row["saturated"] = table.saturated(policy, load)
+            row["metrics"] = {
+                name: interval(table.mean(policy, load, name), within=bounds(name)) for name in SHOWN_METRICS
+            }
             if policy != "off":
                 tpot = table.ratio_to_off(policy, load, "tpot_mean_s")
                 e2e = table.ratio_to_off(policy, load, "e2e_mean_s")
@@ -154,6 +167,55 @@ def capacity_within_slo(table: LoadTable, policy: str, share: float) -> dict[str
     verdict = "bracketed" if all(load < load_b for load in meets) else "not monotone"
     estimate_per_s = load_a + (a - share) / (a - b) * (load_b - load_a) if a > b else load_a
     return found | {"load_per_s": estimate_per_s, "low_per_s": load_a, "high_per_s": load_b, "verdict": verdict}
+
+
+def decision_load(table: LoadTable, own_per_s: float) -> float:
+    """The load at which a policy is chosen: the log's own, or the highest that the fleet keeps up with when it does not.
+
+    Where a fleet falls behind, times are those of a queue that grows as long as the log lasts, and say little.
+    """
+    if not table.saturated("off", own_per_s):
+        return own_per_s
+    kept_up = [load for load in table.loads_per_s if load < own_per_s and not table.saturated("off", load)]
+    return max(kept_up, default=own_per_s)
+
+
+def capacity_rows(table: LoadTable, share: float) -> list[dict[str, Any]]:
+    """Capacity of every policy, with its interval over replications and the paired comparison with off.
+
+    Each replication has a capacity of its own, interpolated on its own shares over the loads that both sides share; the
+    ratio to off is paired, and `vs_off` is more, less or tie. Null where fewer than two replications have one.
+    """
+    rows = []
+    for policy in table.policies:
+        row = capacity_within_slo(table, policy, share)
+        each = [_capacity_of(table, policy, r, share, table.loads_of(policy)) for r in range(table.replications)]
+        row["interval"] = interval(estimate(each))
+        common = table.loads_of("off", policy)
+        mine, off = (
+            [_capacity_of(table, p, r, share, common) for r in range(table.replications)] for p in (policy, "off")
+        )
+        ratio = paired_ratio(mine, off)
+        verdict = {"higher": "more", "lower": "less"}.get(ratio.compared_to(1.0), "tie")
+        row["ratio_to_off"] = None if policy == "off" else interval(ratio)
+        row["vs_off"] = None if policy == "off" or ratio.n < 2 else verdict
+        rows.append(row)
+    return rows
+
+
+def _capacity_of(table: LoadTable, policy: str, replication: int, share: float, loads: Sequence[float]) -> float:
+    """Load up to which one replication meets the objective; nan when it fails at once or never."""
+    before: tuple[float, float] | None = None
+    for load in loads:
+        value = table.values(policy, load, "slo_share")[replication]
+        if math.isnan(value):
+            return math.nan
+        if value < share:
+            if before is None:
+                return math.nan
+            return before[0] + (before[1] - share) / (before[1] - value) * (load - before[0])
+        before = (load, value)
+    return math.nan
 
 
 def best_policy(table: LoadTable, load: float, order: Sequence[str]) -> str:

@@ -41,7 +41,17 @@ def vllm_config(question: Question, policy: PolicySpec, *, alternatives: Sequenc
     ]  # fmt: skip
     if not deployment.enable_prefix_caching:
         arguments += ["--no-enable-prefix-caching"]
+    if deployment.block_size_tokens != 16:
+        arguments += ["--block-size", str(deployment.block_size_tokens)]
     warnings: list[str] = []
+    if not version.startswith("0.33"):
+        warnings.append(f"These flags were checked for vLLM 0.33.0; {version} may name or default some differently.")
+    if deployment.weight_dtype in ("int8", "int4", "mxfp4", "nvfp4"):
+        warnings.append(
+            f"Weights in {deployment.weight_dtype} need a checkpoint that is stored so: name it in the command."
+        )
+    if deployment.kv_dtype not in ("bf16", "fp16", "fp8"):
+        warnings.append(f"The command has no flag for a KV cache in {deployment.kv_dtype}; vLLM would use bf16.")
     if "target_repo" not in question.names:
         warnings.append(f"'{deployment.target}' is your name: put the repository or path of the checkpoint there.")
     speculative: dict[str, Any] | None = None

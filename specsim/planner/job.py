@@ -177,7 +177,7 @@ def _busiest(trace: Trace, most: int) -> tuple[Trace, list[str]]:
     first = int(np.argmin(spans))
     chosen = trace.rows(first, first + most)
     return chosen, [
-        f"Simulated: the busiest {most} consecutive requests of {len(trace)} "
+        f"Simulated: the busiest {most:,} consecutive requests of {len(trace):,} "
         f"({chosen.rate_per_s:.3g} per s from {float(chosen.arrival_s[0]):.0f} s on; the whole trace has "
         f"{trace.rate_per_s:.3g} per s). Raise --max-requests for more."
     ]

@@ -77,7 +77,7 @@ def profile_part(question: Question) -> dict[str, Any]:
 
 def crossing_part(c: surface.Crossing) -> dict[str, Any]:
     """A crossing by batch."""
-    return asdict(c) | {"pays": [list(r) for r in c.pays]}
+    return asdict(c) | {"context": c.context_tokens, "pays": [list(r) for r in c.pays]}
 
 
 def cost_part(question: Question) -> dict[str, Any]:

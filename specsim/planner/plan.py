@@ -18,8 +18,10 @@ from specsim.planner.compare import (
     AS_GOOD_AS,
     LoadTable,
     best_policy,
+    capacity_rows,
     capacity_within_slo,
     comparison_rows,
+    decision_load,
     load_crossing,
 )
 from specsim.planner.executor import Key, PointRunner, RunCache
@@ -74,12 +76,13 @@ def answer(job: PlanJob, trace: Trace, points: dict[Key, dict[str, Any]]) -> dic
     ks = sorted(set(question.speculation.num_spec_tokens))
     crossings = [surface.crossing(question, context, k) for context in contexts for k in ks]
     by_load = [load_crossing(table, label) for label in labels if label != "off"]
-    capacity = [capacity_within_slo(table, label, question.slo.share) for label in labels]
+    capacity = capacity_rows(table, question.slo.share)
     # what no engine offers is compared, but not recommended
     order = _simplest_first([policy for policy in job.policies if policy.kind != "goodput"])
     best = {load: best_policy(table, load, order) for load in job.loads_per_s}
     by_label = {policy.label: policy for policy in job.policies}
-    chosen = by_label[best[job.own_per_s]]
+    at = decision_load(table, job.own_per_s)
+    chosen = by_label[best[at]]
     statistics = describe(trace)
     result: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
@@ -103,7 +106,7 @@ def answer(job: PlanJob, trace: Trace, points: dict[Key, dict[str, Any]]) -> dic
         "search": search_rows(job, table),
         "cost_of_speculation": cost_part(question),
         "sensitivity": _sensitivity(job, table, contexts),
-        "config": vllm_config(question, chosen, alternatives=_alternatives(job, table, chosen)),
+        "config": vllm_config(question, chosen, alternatives=_alternatives(job, table, chosen, at)),
         "warnings": list(
             dict.fromkeys(
                 _sentence(w) for w in (*trace.meta.warnings, *statistics.warnings, *_warnings(job, table, chosen.label))
@@ -112,17 +115,17 @@ def answer(job: PlanJob, trace: Trace, points: dict[Key, dict[str, Any]]) -> dic
         "not_modelled": list(NOT_MODELLED),
         "notes": [*job.notes, *question.assumed],
     }
-    result["recommendation"] = recommendation(job, table, chosen.label, result)
+    result["recommendation"] = recommendation(job, table, chosen.label, result, at=at)
     result["measure_next"] = settle(job, table, chosen, result)
     return result
 
 
-def _alternatives(job: PlanJob, table: LoadTable, chosen: PolicySpec) -> list[PolicySpec]:
-    """The schedule, where it is not slower at the trace's own load than what is recommended."""
+def _alternatives(job: PlanJob, table: LoadTable, chosen: PolicySpec, at: float) -> list[PolicySpec]:
+    """The schedule, where it is not slower than what is recommended at the load that decided."""
     found = []
     for policy in job.policies:
         if policy.kind == "schedule" and policy != chosen and chosen.kind != "off":
-            a, b = (table.values(p.label, job.own_per_s, "e2e_mean_s") for p in (chosen, policy))
+            a, b = (table.values(p.label, at, "e2e_mean_s") for p in (chosen, policy))
             if paired_ratio(a, b).mean > 1 / AS_GOOD_AS:
                 found.append(policy)
     return found

@@ -65,12 +65,12 @@ def stretches(trace: Trace, settings: PlanSettings, *, repeats: bool = False) ->
         edges = np.linspace(0, n, count + 1).astype(int).tolist()
         cut = [Stretch(i, first, stop, settings.seed + i) for i, (first, stop) in enumerate(itertools.pairwise(edges))]
         return cut, (
-            f"{count} replications: consecutive stretches of about {n // count} requests, each with its own luck; "
+            f"{count} replications: consecutive stretches of about {n // count:,} requests, each with its own luck; "
             f"intervals cover traffic and acceptance."
         )
     whole = [Stretch(i, 0, n, settings.seed + i) for i in range(count)]
     return whole, (
-        f"{count} replications of all {n} requests, each with its own luck; the trace is too short to cut, "
+        f"{count} replications of all {n:,} requests, each with its own luck; the trace is too short to cut, "
         f"so intervals cover acceptance but not traffic."
     )
 

@@ -85,7 +85,7 @@ def search_rows(job: PlanJob, table: LoadTable) -> list[dict[str, Any]]:
         {
             "policy": policy,
             "load_per_s": load,
-            "slo_share": interval(table.mean(policy, load, "slo_share")),
+            "slo_share": interval(table.mean(policy, load, "slo_share"), within=(0.0, 1.0)),
             "e2e_speedup": None
             if policy == "off" or load not in table.loads_of("off")
             else interval(table.ratio_to_off(policy, load, "e2e_mean_s")),

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["recommendation", "settle"]
 
 
-def recommendation(job: PlanJob, table: LoadTable, chosen: str, result: dict[str, Any]) -> dict[str, Any]:
-    """Which policy at the trace's own load, where it stops paying, and how sure that is."""
-    own = job.own_per_s
+def recommendation(
+    job: PlanJob, table: LoadTable, chosen: str, result: dict[str, Any], *, at: float | None = None
+) -> dict[str, Any]:
+    """Which policy at the load that decides (None: the trace's own), where it stops paying, and how sure that is."""
+    own = job.own_per_s if at is None else at
     speculating = [policy.label for policy in job.policies if policy.kind not in ("off", "goodput")]
     best = chosen if chosen != "off" else min(
         speculating, key=lambda label: -_mean(table.ratio_to_off(label, own, "e2e_mean_s").mean))  # fmt: skip
@@ -35,6 +37,12 @@ def recommendation(job: PlanJob, table: LoadTable, chosen: str, result: dict[str
     running = f" (about {batch:.0f} running)" if batch == batch else ""
     whose = "the trace's own" if job.is_whole else "the busiest stretch's"
     where = f"at {whose} {own:.3g} requests/s{running}"
+    if own != job.own_per_s:
+        where = (
+            f"at {own:.3g} requests/s{running}, the highest load simulated that this fleet keeps up with ({whose} "
+            f"{job.own_per_s:.3g} is more)"
+        )
+        sure = "likely" if sure == "sure" else sure
     if chosen == "off" and not tie:
         first = f"Leave speculation off {where}: the best of it, {best}, takes {_slower(gain.mean)} longer per request."
     elif chosen == "off" and gain.n < 2:
@@ -57,6 +65,7 @@ def recommendation(job: PlanJob, table: LoadTable, chosen: str, result: dict[str
     missed = [f"The objective is not met there: {share:.0%} of the requests, {asked:.0%} are asked for."]
     return {
         "policy": chosen,
+        "decided_at_per_s": own,
         "compared_policy": best,
         "e2e_speedup": {"mean": _none(gain.mean), "low": _none(gain.low), "high": _none(gain.high)},
         "tpot_speedup": {"mean": _none(tpot.mean), "low": _none(tpot.low), "high": _none(tpot.high)},

@@ -284,13 +284,22 @@ def _capacity(page: Page, result: Mapping[str, Any]) -> None:
     rows = []
     for c in sorted(result["capacity"], key=lambda c: _rank(c["policy"])):
         found = "-" if c["load_per_s"] is None else f"{c['load_per_s']:.3g}"
-        rows.append([c["policy"], found, number(c["low_per_s"]), number(c["high_per_s"]), c["verdict"]])
-    page.table(["policy", "requests/s", "meets at", "fails at", "search"], rows)
+        ratio = "-" if c["ratio_to_off"] is None else spread(c["ratio_to_off"], times)
+        beside = {"tie": " =", "more": "", "less": ""}.get(c["vs_off"] or "", "")
+        bracket = [number(c["low_per_s"]), number(c["high_per_s"])]
+        rows.append([c["policy"], found, *bracket, _interval(c["interval"]), ratio + beside, c["verdict"]])
+    page.table(["policy", "requests/s", "meets at", "fails at", "95 %", "to off", "search"], rows)
+    page.line("95 %: interval over replications; to off: paired ratio, = where it is a tie; - where a replication does "
+              "not fail, or fails at once, in the loads simulated.")  # fmt: skip
     if result["search"]:
         page.line(
             f"{len(result['search'])} points between the loads of section 3 were simulated to narrow these brackets "
             f"and the turns by load, for {', '.join(dict.fromkeys(row['policy'] for row in result['search']))}."
         )
+
+
+def _interval(e: Mapping[str, float | None]) -> str:
+    return "-" if e["low"] is None or e["high"] is None else f"{e['low']:.3g}..{e['high']:.3g}"
 
 
 def _sensitivity(page: Page, result: Mapping[str, Any]) -> None:

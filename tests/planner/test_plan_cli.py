@@ -101,7 +101,7 @@ def test_requests_too_long_for_the_engine_are_counted(tmp_path: Path) -> None:
 
 def test_a_load_far_above_capacity_names_the_replicas(tmp_path: Path) -> None:
     log = write_log(tmp_path / "burst.csv", gap_s=0.001, output=60)
-    result = json.loads(plan("--trace", log, *QUICK[2:8], "--max-requests", 40, "--max-num-seqs", 2, "--jobs", 1,
+    result = json.loads(plan("--trace", log, *QUICK[2:6], "--max-requests", 40, "--max-num-seqs", 2, "--jobs", 1,
                              "--loads", 40, "--no-store", "--json").stdout)  # fmt: skip
     (warning,) = [w for w in result["warnings"] if "more than this fleet serves" in w]
     needed = int(re.search(r"--replicas (\d+)", warning)[1])  # type: ignore[index]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +14,13 @@ from scenarios.loader import TABLES, ScenarioFile, dump_scenario, load_scenario,
 from scenarios.schema import field_docs, keys_of
 from scenarios.workload import WorkloadSpec, load_workload, read_options
 from specsim.config import METHODS, Deployment, PolicySpec, Slo, Speculation
-from specsim.errors import InputError, ScenarioError
+from specsim.errors import InputError, ScenarioError, TraceError
 from specsim.planner.question import PlanSettings
 
 HERE = Path("case.toml")
 WORDS = st.text(st.characters(codec="utf-8"), max_size=12)
-COUNTS = st.integers(1, 10**6)
+COUNTS = st.integers(1, 1024)
+RATES = st.floats(1e-6, 1e6)
 SECONDS = st.floats(1e-9, 1e9, allow_nan=False)
 SHARES = st.floats(0, 1, exclude_min=True)
 
@@ -60,24 +62,22 @@ PLANS = st.builds(
     PlanSettings,
     seed=st.integers(0, 2**63 - 1),
     replications=st.integers(2, 99),
-    loads_per_s=st.lists(SECONDS, max_size=3).map(tuple),
+    loads_per_s=st.lists(RATES, max_size=3).map(tuple),
     warmup_share=st.floats(0, 0.9),
 )
 WORKLOADS = st.one_of(
     st.builds(
         WorkloadSpec,
-        trace=WORDS,
+        trace=WORDS.filter(bool),
         columns=st.dictionaries(st.sampled_from(["arrival", "task"]), st.sampled_from(["a b", 'say "x"', "é"])),
         strict=st.booleans(),
         window=st.sampled_from([None, "10m:20m"]),
         limit=optional(COUNTS),
-        rate_scale=optional(SECONDS),
+        rate_scale=optional(RATES),
         bytes_per_token=st.sampled_from([None, "4.8:9.5", 4.5]),
         concurrency=optional(COUNTS),
     ),
-    st.builds(
-        WorkloadSpec, isl=COUNTS, osl=st.just("lognormal:200:500"), rate_per_s=SECONDS, requests=optional(COUNTS)
-    ),
+    st.builds(WorkloadSpec, isl=COUNTS, osl=st.just("lognormal:200:500"), rate_per_s=RATES, requests=optional(COUNTS)),
     st.builds(WorkloadSpec, isl=COUNTS, osl=COUNTS, concurrency=COUNTS),
 )
 
@@ -145,14 +145,14 @@ def test_tables_left_out_are_at_their_defaults() -> None:
         ("[speculation]\nmethod = 'eagel'", "speculation.method: 'eagel' is not one of draft_model, eagle, eagle3"),
         ("[policy]\nnum_spec_tokens = 3", "case.toml: policy.kind is missing; give one of off, static"),
         ("[policy]\nkind = 'schedule'\ntable = [[1, 2]]", "policy.table: [[1, 2]] is not a list of rows, each a list"),
-        ("[plan]\nreplications = 1", "plan.replications must be a whole number >= 2, got 1"),
+        ("[plan]\nreplications = 1", "plan.replications must be a whole number in 2..1000, got 1"),
         ("[plan]\nwarmup_share = -0.1", "plan.warmup_share must lie in 0..0.9, got -0.1"),
         ("[workload]\nisl = 5", "case.toml: workload.osl is missing; give a trace"),
         ("[workload]\nisl = 5\nosl = 5", "takes one of rate_per_s, arrivals and concurrency, got nothing"),
         ("[workload]\nisl = 0\nosl = 5\nconcurrency = 1", "workload.isl '0' must be a whole number of tokens >= 1"),
-        ("[workload]\nisl = 5\nosl = 5\nconcurrency = 0", "workload.concurrency must be a whole number >= 1, got 0"),
+        ("[workload]\nisl = 5\nosl = 5\nconcurrency = 0", "workload.concurrency must be a whole number in 1..65536, got 0"),
         ("[workload]\nisl = 5\nosl = 5\nconcurrency = 1\nrate_per_s = 2.0", "workload.rate_per_s and workload.concurr"),
-        ("[workload]\nisl = 5\nosl = 5\nrate_per_s = -2.0", "workload.rate_per_s must be a finite number > 0, got -2"),
+        ("[workload]\nisl = 5\nosl = 5\nrate_per_s = -2.0", "rate_per_s must be a number > 0, 1e-06 to 1e+06 requests/s, got -2"),
         ("[workload]\nisl = 5\nosl = 5\nrate_per_s = 1.0\nlimit = 5", "workload.limit is about reading a log, but"),
         ("[workload]\ntrace = 'a'\nisl = 5", "workload.isl and workload.trace exclude each other; leave one out"),
         ("[workload]\ntrace = 'a'\nwindow = '20m:10m'", "window '20m:10m' is empty"),
@@ -273,3 +273,48 @@ def test_sentences_of_fields_are_found_for_the_reference() -> None:
     docs = field_docs(WorkloadSpec)
     assert set(docs) == set(WorkloadSpec.__dataclass_fields__)
     assert docs["busiest"] == 'Keep the window of this length with most arrivals, e.g. "10m".'
+
+
+def test_a_pipe_is_no_scenario_and_does_not_hang(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.toml"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/null")):
+        with pytest.raises(ScenarioError, match="is a pipe or a device; give a scenario file on the disk"):
+            load_scenario(path)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 300, "x" * 5000, "~nobody-of-that-name/x.toml", "a\nb", "a\0b"])
+def test_odd_names_of_scenarios_are_one_line(name: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(name)
+    assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("keys", "word"),
+    [
+        ("trace = ''", "workload.trace is empty"),
+        ("isl = 5\nosl = 5\nconcurrency = 65537", "workload.concurrency must be a whole number in 1..65536"),
+        ("isl = 5\nosl = 5\nconcurrency = 1000000000000", "workload.concurrency must be a whole number in 1..65536"),
+        ("isl = 5\nosl = 5\nconcurrency = 4\nrequests = 20000001", "workload.requests must be a whole number in 1.."),
+        ("isl = 5\nosl = 5\nrate_per_s = 1\nrequests = 20000001", "workload.requests must be a whole number in 1.."),
+        ("isl = 5\nosl = 5\nrate_per_s = 1e6\nduration = '1h'", "workload.duration '1h' at 1e+06 requests/s"),
+        ("isl = 5\nosl = 5\narrivals = 'gamma:5e5:2'\nduration = '1h'", "workload.duration '1h' at 500000 requests/s"),
+        ("isl = 5\nosl = 5\nrate_per_s = 1e-300", "workload.rate_per_s must be"),
+        ("isl = 5\nosl = 5\nrate_per_s = 1\nhash_block = 16", "workload.hash_block does nothing without"),
+    ],
+)
+def test_workloads_beyond_what_can_be_drawn_are_refused_by_key(keys: str, word: str) -> None:
+    with pytest.raises(ScenarioError, match="^case.toml: ") as caught:
+        parse_scenario(f"[workload]\n{keys}", Path("case.toml"))
+    assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "~nobody-of-that-name/x.csv", "a\nb.csv"])
+def test_odd_names_of_traces_are_one_line(tmp_path: Path, name: str) -> None:
+    from specsim.cli.scenario_input import read_workload
+
+    with pytest.raises(TraceError) as caught:
+        read_workload(WorkloadSpec(trace=name), folder=tmp_path, seed=0)
+    assert len(str(caught.value).splitlines()) == 1
