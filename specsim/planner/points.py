@@ -64,9 +64,11 @@ def stretches(trace: Trace, settings: PlanSettings, *, repeats: bool = False) ->
     if n >= count * MIN_STRETCH and not repeats:
         edges = np.linspace(0, n, count + 1).astype(int).tolist()
         cut = [Stretch(i, first, stop, settings.seed + i) for i, (first, stop) in enumerate(itertools.pairwise(edges))]
+        rates = [trace.rows(part.first, part.stop).rate_per_s / trace.rate_per_s for part in cut]
         return cut, (
             f"{count} replications: consecutive stretches of about {n // count:,} requests, each with its own luck; "
-            f"intervals cover traffic and acceptance."
+            f"intervals cover traffic and acceptance. A load is the mean over the stretches, of which single ones "
+            f"bring {min(rates):.2f} to {max(rates):.2f} times as many requests a second."
         )
     whole = [Stretch(i, 0, n, settings.seed + i) for i in range(count)]
     return whole, (

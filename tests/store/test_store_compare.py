@@ -85,3 +85,25 @@ def test_nothing_to_compare_is_said(store: Store) -> None:
         store.compare(one, two)
     with pytest.raises(StoreError, match=f"{bare} has no stored runs to compare"):
         store.compare(one, bare)
+
+
+def test_stretches_of_one_log_are_replications_of_one_another(store: Store) -> None:
+    """Each seed of a plan serves other requests of a log that is cut; the pairs still make one interval."""
+
+    def runs(code: str, shift: float) -> list[str]:
+        return [
+            save_run(
+                store,
+                policy="k=3",
+                seed=s,
+                code_version=code,
+                metrics={"ttft_p95_s": s + shift},
+                point={"requests": [100 * s, 100 * (s + 1)], "acceptance_change": 0.0},
+            )  # fmt: skip
+            for s in range(3)
+        ]
+
+    a = save_plan(store, {"a": 3}, run_keys=runs("c1", 0.0))
+    b = save_plan(store, {"a": 4}, run_keys=runs("c2", 0.5))
+    (row,) = store.compare(a, b)["rows"]
+    assert (row["seeds"], row["differences"]) == ([0, 1, 2], [0.5, 0.5, 0.5])
