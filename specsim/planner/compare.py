@@ -170,7 +170,7 @@ def capacity_within_slo(table: LoadTable, policy: str, share: float) -> dict[str
 
 
 def decision_load(table: LoadTable, own_per_s: float) -> float:
-    """The load at which a policy is chosen: the log's own, or the highest that the fleet keeps up with when it does not.
+    """The load at which a policy is chosen: the log's own, or else the highest that the fleet keeps up with.
 
     Where a fleet falls behind, times are those of a queue that grows as long as the log lasts, and say little.
     """

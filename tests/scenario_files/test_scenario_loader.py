@@ -150,9 +150,9 @@ def test_tables_left_out_are_at_their_defaults() -> None:
         ("[workload]\nisl = 5", "case.toml: workload.osl is missing; give a trace"),
         ("[workload]\nisl = 5\nosl = 5", "takes one of rate_per_s, arrivals and concurrency, got nothing"),
         ("[workload]\nisl = 0\nosl = 5\nconcurrency = 1", "workload.isl '0' must be a whole number of tokens >= 1"),
-        ("[workload]\nisl = 5\nosl = 5\nconcurrency = 0", "workload.concurrency must be a whole number in 1..65536, got 0"),
+        ("[workload]\nisl = 5\nosl = 5\nconcurrency = 0", "workload.concurrency must be a whole number in 1..65536"),
         ("[workload]\nisl = 5\nosl = 5\nconcurrency = 1\nrate_per_s = 2.0", "workload.rate_per_s and workload.concurr"),
-        ("[workload]\nisl = 5\nosl = 5\nrate_per_s = -2.0", "rate_per_s must be a number > 0, 1e-06 to 1e+06 requests/s, got -2"),
+        ("[workload]\nisl = 5\nosl = 5\nrate_per_s = -2.0", "rate_per_s must be a number > 0, 1e-06 to 1e+06"),
         ("[workload]\nisl = 5\nosl = 5\nrate_per_s = 1.0\nlimit = 5", "workload.limit is about reading a log, but"),
         ("[workload]\ntrace = 'a'\nisl = 5", "workload.isl and workload.trace exclude each other; leave one out"),
         ("[workload]\ntrace = 'a'\nwindow = '20m:10m'", "window '20m:10m' is empty"),
@@ -306,7 +306,7 @@ def test_odd_names_of_scenarios_are_one_line(name: str) -> None:
     ],
 )
 def test_workloads_beyond_what_can_be_drawn_are_refused_by_key(keys: str, word: str) -> None:
-    with pytest.raises(ScenarioError, match="^case.toml: ") as caught:
+    with pytest.raises(ScenarioError, match=r"^case\.toml: ") as caught:
         parse_scenario(f"[workload]\n{keys}", Path("case.toml"))
     assert word in str(caught.value)
 

@@ -99,7 +99,7 @@ def test_stretches_of_one_log_are_replications_of_one_another(store: Store) -> N
                 code_version=code,
                 metrics={"ttft_p95_s": s + shift},
                 point={"requests": [100 * s, 100 * (s + 1)], "acceptance_change": 0.0},
-            )  # fmt: skip
+            )
             for s in range(3)
         ]
 
