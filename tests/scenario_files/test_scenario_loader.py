@@ -42,14 +42,17 @@ DEPLOYMENTS = st.builds(
     max_model_len=optional(COUNTS),
     enable_prefix_caching=st.booleans(),
 )
-SPECULATIONS = st.builds(
-    Speculation,
-    method=st.sampled_from(METHODS),
-    draft=optional(WORDS),
-    num_spec_tokens=st.lists(st.integers(1, 64), min_size=1, max_size=4).map(tuple),
-    task=optional(WORDS),
-    acceptance=optional(st.lists(st.floats(0, 1), min_size=1, max_size=3).map(tuple)),
-    acceptance_length_k=optional(COUNTS),
+SPECULATIONS = st.sampled_from([0, 1, 2]).flatmap(  # a task, one's own vector, or one's own length
+    lambda kind: st.builds(
+        Speculation,
+        method=st.sampled_from(METHODS),
+        draft=optional(WORDS),
+        num_spec_tokens=st.lists(st.integers(1, 64), min_size=1, max_size=4).map(tuple),
+        task=optional(WORDS) if kind == 0 else st.none(),
+        acceptance=st.lists(st.floats(0, 1), min_size=1, max_size=3).map(tuple) if kind == 1 else st.none(),
+        acceptance_length=st.floats(1, 9) if kind == 2 else st.none(),
+        acceptance_length_k=optional(st.integers(1, 64)) if kind == 2 else st.none(),
+    )
 )
 POLICIES = st.one_of(
     st.just(PolicySpec("off")),
