@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from specsim.errors import StoreError
 
-__all__ = ["explained", "is_busy"]
+__all__ = ["DamagedRow", "explained", "is_busy"]
 
 _SQLITE = (
     (("SQLITE_BUSY", "SQLITE_LOCKED"), "is locked by another process; try again or use another with --db"),
@@ -35,6 +35,22 @@ _POSTGRES = {
     "28P01": "refused the password; check the user and password in the URL",
     "28000": "refused the user; check the user and password in the URL",
 }
+
+
+class DamagedRow(Exception):
+    """A stored value is not what specsim writes; `explained` says in which database.
+
+    Args:
+        row: id of the row, for people.
+        column: the value's column.
+        way_out: what to do about it.
+    """
+
+    def __init__(self, row: str, column: str, way_out: str) -> None:
+        super().__init__(row, column, way_out)
+        self.row = row
+        self.column = column
+        self.way_out = way_out
 
 
 def _code(error: BaseException | None) -> str:
@@ -77,6 +93,8 @@ def explained(name: str) -> Iterator[None]:
         yield
     except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
         raise explain(error, name) from error
+    except DamagedRow as error:
+        raise StoreError(f"{error.row} of {name}: column {error.column} is damaged; {error.way_out}") from error
     except OverflowError as error:
         raise StoreError(
             f"database {name}: a whole number is too large to store ({error}); use one below 2**63"

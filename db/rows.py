@@ -10,6 +10,7 @@ from typing import Any
 
 from db import schema
 from db.canonical import flat_metrics, output_json, plain_text
+from db.failures import DamagedRow
 from specsim.errors import StoreError
 from specsim.records import RequestColumns
 
@@ -102,8 +103,25 @@ def request_chunks(run_id: str, requests: RequestColumns) -> Iterator[list[dict[
 
 
 def decoded(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """A row as plain values, its JSON columns parsed."""
-    return {key: json.loads(value) if key in _JSON_COLUMNS else value for key, value in row.items()}
+    """A row as plain values, its JSON columns parsed.
+
+    Raises:
+        DamagedRow: one of them is no JSON object.
+    """
+    return {key: _object(row, key) if key in _JSON_COLUMNS else value for key, value in row.items()}
+
+
+def _object(row: Mapping[Any, Any], column: str) -> dict[str, Any]:
+    try:
+        value = json.loads(row[column])
+    except (ValueError, TypeError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        if "id" in row:
+            way_out = f"delete the row with specsim runs delete {row['id']}, or use another database with --db"
+            raise DamagedRow(f"row {row['id']}", column, way_out)
+        raise DamagedRow(f"row {str(row['sha256'])[:12]}", column, "restore a copy, or use another database with --db")
+    return value
 
 
 def text(value: str, place: str) -> str:

@@ -252,6 +252,14 @@ class Store:
         """
         return self._read(lambda connection: queries.get(connection, id_or_prefix, self.name))
 
+    def resolve(self, id_or_prefix: str) -> str:
+        """The full id that `get` would find, without reading the row.
+
+        Raises:
+            StoreError: see `get`.
+        """
+        return self._read(lambda connection: queries.resolve(connection, id_or_prefix, self.name))
+
     def list_plans(self, *, limit: int | None = None) -> list[dict[str, Any]]:
         """Plans, newest first, without inputs and result; `runs` counts their runs."""
         return self._read(lambda connection: queries.list_plans(connection, limit))

@@ -230,7 +230,7 @@ def delete_command(ids: tuple[str, ...], keep_runs: bool, yes: bool, as_json: bo
         specsim runs delete plan-7f3a --yes
     """
     with _open(db, write=True) as store:
-        ids = tuple(store.get(wanted)["id"] for wanted in ids)  # fixed now: `latest` may change while we ask
+        ids = tuple(store.resolve(wanted) for wanted in ids)  # fixed now: `latest` may change while we ask
         if not yes:
             doomed = store.would_delete(ids, keep_runs=keep_runs)
             click.confirm(f"Delete {_counted(doomed)} from {store.name}?", abort=True, err=True)

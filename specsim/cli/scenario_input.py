@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
@@ -43,7 +44,7 @@ def overruled_workload(spec: WorkloadSpec | None, values: dict[str, Any], *, pla
     if spec is None:
         raise ScenarioError(f"{place}: has no [workload]; add one, or give --trace")
     if "concurrency" in given and spec.trace is None:
-        given |= dict.fromkeys(("rate_per_s", "arrivals", "duration", "prefix_pool"))
+        given |= dict.fromkeys(("rate_per_s", "arrivals", "duration", "prefix_pool", "hash_block"))
     return replace(spec, **given)
 
 
@@ -55,8 +56,8 @@ def read_workload(spec: WorkloadSpec, *, folder: Path, seed: int) -> Trace:
     """
     from scenarios.workload import load_workload
 
-    path = None if spec.trace in (None, "-") else folder / Path(str(spec.trace)).expanduser()
-    size = path.stat().st_size if path is not None and path.is_file() else 0
+    path = None if spec.trace in (None, "-") else folder / os.path.expanduser(str(spec.trace))
+    size = os.path.getsize(path) if path is not None and os.path.isfile(path) else 0
     if size < _BIG_FILE_BYTES or not sys.stderr.isatty():
         return load_workload(spec, folder=folder, seed=seed)
     from rich.console import Console
