@@ -6,10 +6,12 @@ Leaves out: what any key means (`hf_config`).
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from scenarios.lookup import one_line
 from specsim.errors import CatalogueError
 
 __all__ = ["ConfigFile", "load_config_file"]
@@ -18,6 +20,15 @@ _MAX_FILE_BYTES = 4 * 2**20
 """Real files have a few kilobytes; whatever is larger is something else, such as weights."""
 _MAX_SIZE = 2**40
 """Larger than any width, count or context of a real model; keeps products of sizes finite."""
+
+_HIGHEST: Mapping[str, int] = {
+    **dict.fromkeys(("hidden_size", "target_hidden_size", "intermediate_size", "moe_intermediate_size",
+                     "shared_expert_intermediate_size", "vocab_size", "draft_vocab_size"), 2**24),
+    **dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "num_experts",
+                     "num_local_experts", "n_routed_experts", "num_experts_per_tok", "experts_per_token",
+                     "n_shared_experts", "num_nextn_predict_layers"), 2**16),
+}  # fmt: skip
+"""Closer bounds, some dozen times what any published model has: beyond them a digit too many was typed."""
 
 _REQUIRED: Any = object()
 
@@ -54,9 +65,10 @@ class ConfigFile:
         """A whole number >= `low`; JSON true, false, text and fractions are refused."""
         if default is not _REQUIRED and self.data.get(key) is None:
             return default
-        expected = f"a whole number from {low} to {_MAX_SIZE}"
+        high = _HIGHEST.get(key, _MAX_SIZE)
+        expected = f"a whole number from {low} to {high}"
         value = self._get(key, default, expected)
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= _MAX_SIZE:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self._wrong(key, value, expected)
         return value
 
@@ -113,15 +125,17 @@ def load_config_file(path: Path) -> ConfigFile:
     Raises:
         CatalogueError: when there is no such file or it holds no JSON object in UTF-8.
     """
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike Path.is_dir, also answers for names that no file can have
         inside = path / "config.json"
         if not inside.exists():
             raise CatalogueError(
                 f"{path}: the directory holds no config.json; give a model directory or the file itself"
             )
         path = inside
-    if not path.exists():
-        raise CatalogueError(f"{path}: no such file; give a config.json, a model directory or a catalogue name")
+    if not os.path.exists(path):
+        raise CatalogueError(
+            f"{one_line(str(path))}: no such file; give a config.json, a model directory or a catalogue name"
+        )
     if not path.is_file():
         raise CatalogueError(f"{path}: not a regular file; give a config.json or a model directory")
     try:

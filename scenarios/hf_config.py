@@ -21,6 +21,7 @@ from specsim.shapes import ModelKind, ModelShape
 __all__ = ["read_config"]
 
 _NESTED_KEYS = ("text_config", "llm_config", "language_config")
+_EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _WINDOWED = ("sliding_attention", "local_attention")
 
 
@@ -142,7 +143,7 @@ def _sizes(text: ConfigFile, family: Family, model_type: str) -> dict[str, Any]:
     if family.latent_attention:
         head_dim = text.count("v_head_dim")
     else:
-        head_dim = text.count("head_dim", default.get("head_dim", 0), low=0)
+        head_dim = text.count("head_dim", default.get("head_dim", 0))
     if not head_dim:
         if hidden % heads:
             raise text.fail(f"key '{text.prefix}head_dim' is missing and hidden_size {hidden} is not a multiple of "
@@ -215,8 +216,13 @@ def _experts(text: ConfigFile, family: Family, sizes: dict[str, Any]) -> dict[st
     layers = sizes["num_layers"]
     none = {"moe_layers": 0}
     if not family.experts:
+        for key in _EXPERT_COUNTS:
+            if text.count(key, 0, low=0) > 1:
+                raise text.fail(f"key '{text.prefix}{key}' is {text.count(key)}, but models of this model_type have no "
+                                f"experts; give the model_type of a family that has, such as mixtral or qwen3_moe, or "
+                                f"take the key out")  # fmt: skip
         return none
-    experts = max(text.count(key, 0, low=0) for key in ("num_local_experts", "num_experts", "n_routed_experts"))
+    experts = max(text.count(key, 0, low=0) for key in _EXPERT_COUNTS)
     if not experts:
         return none
     per_token = text.count("num_experts_per_tok", 0, low=0) or text.count("experts_per_token", 0, low=0)

@@ -6,6 +6,7 @@ says so. Numbers come from `scenarios/catalogue/models.toml`, which names the co
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -101,7 +102,7 @@ def model(name_or_path: str, *, kind: ModelKind | None = None) -> ModelShape:
         return load_models()[hit]
     path = Path(name_or_path)
     if name_or_path.startswith("~"):
-        path = path.expanduser()
+        path = Path(os.path.expanduser(name_or_path))
     if on_disk or name_or_path.endswith(".json") or _exists(path):
         from scenarios.hf_config import read_config
 
