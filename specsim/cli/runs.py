@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -68,6 +69,7 @@ def list_command(limit: int, as_json: bool, db: str | None, **filters: Any) -> N
     from db.queries import RunFilter
     from specsim.cli.runs_view import print_list
 
+    said = _checked_filters(filters)
     wanted = RunFilter(**filters)
     with _open(db) as store:
         # Filters are about runs; with one given, the table of all plans would only be in the way.
@@ -75,11 +77,30 @@ def list_command(limit: int, as_json: bool, db: str | None, **filters: Any) -> N
         plans = store.list_plans(limit=limit or None) if show_plans else []
         found = store.list_runs(wanted, limit=limit or None)
         total = store.count(wanted)
+        stored = total["runs"] or store.count()["runs"]
     body = {"plans": plans, "runs": found, "total_plans": total["plans"], "total_runs": total["runs"]}
     if as_json:
         _print_json({"schema_version": LIST_SCHEMA_VERSION, **body})
+    elif said and stored and not total["runs"]:
+        click.echo(f"no run matches {said}; {stored:,} stored, see `specsim runs list`")
     else:
         print_list(body, show_plans=show_plans)
+
+
+def _checked_filters(filters: Mapping[str, Any]) -> str:
+    """The filters as they were given, for messages.
+
+    Raises:
+        StoreError: an empty text, which would fit everything or nothing, or a load that is no number.
+    """
+    given = {("--load" if name == "load_per_s" else f"--{name}"): value for name, value in filters.items()
+             if value is not None}  # fmt: skip
+    for flag, value in given.items():
+        if isinstance(value, str) and not value.strip():
+            raise StoreError(f"{flag} is empty; give what the runs should have, or leave it out")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise StoreError(f"{flag} must be a finite number of requests/s, got {value}; see `specsim runs list`")
+    return " ".join(f"{flag} {value}" for flag, value in given.items())
 
 
 @runs.command("show")

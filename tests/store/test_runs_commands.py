@@ -110,7 +110,7 @@ def test_list_filters_runs(path: Path) -> None:
     assert {run["code_version"] for run in body["runs"]} == {"c1", "c2"}
     body = json.loads(call("list", "--plan", plan_ids(path)[0], "--json").stdout)
     assert {run["code_version"] for run in body["runs"]} == {"c1"}
-    assert "no runs stored" in call("list", "--policy", "k=9").stdout
+    assert "no run matches --policy k=9; 12 stored, see `specsim runs list`" in call("list", "--policy", "k=9").stdout
 
 
 def test_show_a_run_and_a_plan(path: Path) -> None:
@@ -244,3 +244,14 @@ def test_metric_columns_are_metrics_of_a_run() -> None:
 def test_every_command_has_help_with_an_example() -> None:
     for name in ("list", "show", "compare", "export", "delete"):
         assert f"specsim runs {name}" in call(name, "--help").stdout
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e309"])
+def test_a_load_that_is_no_number_is_refused(path: Path, value: str) -> None:
+    assert "--load must be a finite number" in refusal("list", f"--load={value}")
+
+
+@pytest.mark.parametrize("flag", ["--plan", "--trace", "--profile", "--policy"])
+@pytest.mark.parametrize("value", ["", "  "])
+def test_an_empty_filter_is_refused(path: Path, flag: str, value: str) -> None:
+    assert f"{flag} is empty" in refusal("list", flag, value)
