@@ -29,6 +29,7 @@ __all__ = ["read_servegen"]
 
 _DEFAULT_S = 600.0
 _MOST_REQUESTS = 5_000_000
+_MOST_TOKENS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,10 @@ def _is_lengths(value: Any) -> bool:
     if type(value) is not dict or not value:
         return False
     return all(
-        str(key).replace(".", "", 1).isdigit() and type(item) is dict and type(item.get("input_tokens")) is str
+        str(key).isascii()
+        and str(key).replace(".", "", 1).isdigit()
+        and type(item) is dict
+        and type(item.get("input_tokens")) is str
         for key, item in value.items()
     )
 
@@ -124,7 +128,9 @@ def _histogram(client: _Client, when_s: float, field: str) -> tuple[np.ndarray, 
         try:
             flat = np.array(text.replace(":", ",").split(","), dtype=np.float64)
             values, weights = flat[0::2], flat[1::2]
-            if len(values) != len(weights) or not (weights >= 0).all() or weights.sum() <= 0:
+            if len(values) != len(weights) or not (weights >= 0).all() or not 0 < weights.sum() < math.inf:
+                raise ValueError
+            if not ((values >= 0) & (values <= _MOST_TOKENS)).all():
                 raise ValueError
         except ValueError:
             raise TraceError(f"{client.name}: window {key}: {field} is not a histogram of tokens") from None

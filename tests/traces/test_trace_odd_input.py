@@ -245,3 +245,47 @@ def test_only_plain_digits_are_dates_and_hashes(tmp_path):
     trace = read_trace(written(tmp_path, text), ReadOptions(hash_block_tokens=16))
     assert sum(trace.meta.dropped.values()) == 1
     assert 30 not in trace.hashes(8).tolist()
+
+
+def servegen(tmp_path, histogram="{100: 1, 200: 1}", key="0", row="0,1,1,Gamma,0.5,1"):
+    (tmp_path / "c-trace.csv").write_text(row + "\n")
+    lengths = {key: {"input_tokens": histogram, "output_tokens": "{5: 1}"}}
+    (tmp_path / "c-dataset.json").write_text(json.dumps(lengths))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "histogram", ["{nan: 1}", "{-5: 1}", "{1e300: 1}", "{inf: 1}", "{5: nan}", "{5: inf}", "{5: -1}", "{5}", "{x: 1}"]
+)
+def test_histograms_of_impossible_tokens_are_refused(tmp_path, histogram):
+    assert "is not a histogram of tokens" in one_line("trace", "inspect", str(servegen(tmp_path, histogram)))
+
+
+@pytest.mark.parametrize("key", ["²", "١", "x", "1.2.3"])
+def test_windows_that_are_no_number_are_refused(tmp_path, key):
+    assert "not a ServeGen data set" in one_line("trace", "inspect", str(servegen(tmp_path, key=key)))
+
+
+def test_flags_that_servegen_has_no_use_for_leave_a_note(tmp_path):
+    options = ReadOptions(
+        columns={"arrival": "x"}, time_unit="s", session_rate_per_s=1.0, hash_block_tokens=16, default_output_tokens=5,
+        chars_per_token=(4.0, 4.0), bytes_per_token=(4.0, 4.0), spread_grid=False, strict=True,
+    )  # fmt: skip
+    assert sum("not used" in note for note in read_trace(servegen(tmp_path), options).meta.notes) == 9
+    drawn = read_trace(tmp_path, ReadOptions(arrivals=parse_arrivals("poisson:1")))
+    assert any("--arrivals was given" in note for note in drawn.meta.notes)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--diurnal", "0.5:1ns", "--duration", "30m"],
+        ["--prefix-pool", "9999999999:9999999999"],
+        ["--prefix-pool", "4:64", "--hash-block", "100000001"],
+        ["--rate-profile", "0=1e300", "--duration", "1m"],
+        ["--requests", "20000001"],
+    ],
+)
+def test_recipes_beyond_what_can_be_drawn_are_refused(args):
+    message = one_line("trace", "synth", "--isl", "9", "--osl", "9", *args)
+    assert args[0].strip("-").split("-")[0] in message or args[2] in message
