@@ -35,6 +35,8 @@ LEAST_RATE_PER_S, MOST_RATE_PER_S = 1e-6, 1e6
 _CV_RANGE = (1e-3, 1e3)
 """Beyond, the shape 1/CV**2 of gamma gaps leaves what can be drawn; 0.001 is even already."""
 _SCALE_RANGE = (1e-6, 1e6)
+_PER_TOKEN_RANGE = (1e-3, 1e6)
+"""Bytes or characters a token; texts have about 4."""
 _MOST_TOKENS = 100_000_000
 
 FIELD_NAMES = (
@@ -261,8 +263,9 @@ class ReadOptions:
         _whole("--max-line", self.max_line_bytes, 1024, 1 << 40)
         for name, pair in (("--bytes-per-token", self.bytes_per_token), ("--chars-per-token", self.chars_per_token)):
             if pair is not None:
-                _positive(name, pair[0])
-                _positive(name, pair[1])
+                for number in pair:
+                    _positive(name, number)
+                    _within(name, number, *_PER_TOKEN_RANGE)
 
 
 def describe_path(path: str | Path) -> str:

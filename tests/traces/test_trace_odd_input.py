@@ -201,6 +201,9 @@ def test_flags_that_do_something_leave_no_such_note(tmp_path):
     "args",
     [
         ["--trace-format", ""],
+        ["--chars-per-token", "1e-320"],
+        ["--bytes-per-token", "4:1e-320"],
+        ["--bytes-per-token", "1e7"],
         ["--hash-block", "1" + "0" * 30],
         ["--default-output", "3000000000"],
         ["--max-line", "1" + "0" * 30],
