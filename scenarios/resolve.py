@@ -27,8 +27,8 @@ _FROM_REPO = "config.json of "
 GIVEN_ERROR = 0.03
 """One-sigma error of an acceptance length that the user gives: that of a few hundred measured requests."""
 BORROWED_ERROR = 0.25
-"""That of a default of another model or task: published lengths of one method differ so much between targets (EAGLE-3 and
-MTP at k = 3 from 2.4 to 3.4, n-gram in chat from 1.03 to 1.40)."""
+"""That of a default of another model or task: published lengths of one method differ so much between targets (EAGLE-3
+and MTP at k = 3 from 2.4 to 3.4, n-gram in chat from 1.03 to 1.40)."""
 DEFAULT_ERROR = 0.10
 """That of a published default: tasks of one drafter differ by about as much (Llama-3.1-8B EAGLE, GSM8K 2.39 and
 ShareGPT 2.27; n-gram 1.17 and 1.40)."""
