@@ -47,8 +47,18 @@ class RingBatch:
         rounds, blocks = self._table.rounds(request, emitted)
         self._turn += 1
         self._rounds[request] = (self._step, emitted, rounds, blocks, self._turn)
-        self._spread(rounds, self._step, 1)
-        self._finish.setdefault(self._step + len(rounds) - 1, []).append(request)
+        first = self._step & self._mask
+        stop = first + len(rounds)
+        if stop <= len(self._ring):
+            self._ring[first:stop] += rounds
+        else:
+            self._spread(rounds, self._step, 1)
+        last = self._step + len(rounds) - 1
+        others = self._finish.get(last)
+        if others is None:
+            self._finish[last] = [request]
+        else:
+            others.append(request)
         context = self._prompt[request] + emitted - 1
         self._kv_tokens += context
         if self._window:

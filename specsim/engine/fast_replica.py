@@ -83,11 +83,12 @@ class FastReplica:
         """Those of them that are in the decode batch."""
         self._preempted: set[int] = set()
         """Requests that were ever preempted."""
-        self._work = StepWork(machinery=machinery)
+        self._constant = policy.constant
+        self._next_k = policy.num_spec_tokens if policy.constant else 0
+        self._work = StepWork(machinery=machinery, next_num_spec_tokens=self._next_k)
         self._peek = Peek()
         self._completing: list[int] = []
         self._began_s = 0.0
-        self._next_k = 0
         self._size = 0
         self.outstanding_tokens = 0
         refused = never_fits(workload.trace.prompt_tokens, workload.trace.output_tokens, limits, policy.num_spec_tokens)
@@ -139,7 +140,8 @@ class FastReplica:
         work.draft_tokens = peek.draft_tokens
         work.kv_tokens = peek.kv_tokens
         work.windowed_kv_tokens = peek.windowed_kv_tokens
-        self._next_k = work.next_num_spec_tokens = self._policy.next_k(size, peek.kv_tokens, peek.served)
+        if not self._constant:
+            self._next_k = work.next_num_spec_tokens = self._policy.next_k(size, peek.kv_tokens, peek.served)
         self._peek, self._size, self._began_s = peek, size, now_s
         return self._cost.step_s(work)
 

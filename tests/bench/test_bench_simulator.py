@@ -48,7 +48,7 @@ def question() -> Question:
 CASES = {
     "off, batch near 40": (PolicySpec("off"), 2.1),
     "static k=3, batch near 40": (PolicySpec("static", 3), 2.5),
-    "static k=3, batch near 200": (PolicySpec("static", 3), 3.6),
+    "static k=3, batch near 140": (PolicySpec("static", 3), 3.6),
     "schedule, batch near 40": (PolicySpec("schedule", 3, table=((1, 30, 3), (31, 60, 2), (61, 1024, 0))), 2.5),
     "adaptive, batch near 40": (PolicySpec("goodput", 5), 2.5),
 }
