@@ -16,7 +16,7 @@ import numpy as np
 from specsim.config import Slo
 from specsim.records import RequestColumns, RunResult
 
-__all__ = ["METRIC_UNITS", "RunMetrics", "summarise"]
+__all__ = ["RunMetrics", "summarise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,6 @@ class RunMetrics:
     """Drafts asked for per step."""
     prefill_share: float
     """Prefill tokens of all tokens computed."""
-
-
-METRIC_UNITS = {"_s": "seconds", "_per_s": "per second", "_share": "fraction", "_use": "fraction"}
 
 
 def _quantiles(values: np.ndarray) -> tuple[float, float, float, float]:

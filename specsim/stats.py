@@ -24,10 +24,6 @@ class Estimate:
     high: float
     n: int
 
-    @property
-    def half_width(self) -> float:
-        return (self.high - self.low) / 2
-
     def compared_to(self, value: float) -> Verdict:
         """Whether the interval lies above or below `value`, or holds it (a tie)."""
         if math.isnan(self.mean):

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from specsim.config import ReplicaLimits
 from specsim.workload import Workload
 
@@ -21,6 +23,12 @@ class DecodeSetup:
     num_spec_tokens: int
     """Largest k of the policy."""
     window_tokens: int
+
+    @property
+    def longest_tokens(self) -> int:
+        """Prompt and output of the longest request."""
+        trace = self.workload.trace
+        return int((trace.prompt_tokens.astype(np.int64) + trace.output_tokens).max(initial=0))
 
     @property
     def lookahead_tokens(self) -> int:

@@ -39,10 +39,7 @@ class ColumnBatch:
         self._lookahead = setup.lookahead_tokens
         self._window = setup.window_tokens
         self._max_len = setup.limits.max_model_len
-        longest = max(
-            (p + o for p, o in zip(setup.workload.prompt_tokens, setup.workload.output_tokens, strict=True)), default=0
-        )
-        self._length_cuts = longest + setup.num_spec_tokens > self._max_len
+        self._length_cuts = setup.longest_tokens + setup.num_spec_tokens > self._max_len
         self._span = np.zeros(SPANS, dtype=np.int64)
         self._proposes: np.ndarray | None = None
         self._span_end = 0

@@ -62,9 +62,10 @@ class HorizonBatch(ColumnBatch):
     def fits(setup: DecodeSetup) -> bool:
         """Whether this class does what `ColumnBatch` would."""
         limits, k = setup.limits, setup.num_spec_tokens
-        workload = setup.workload
-        longest = max((p + o for p, o in zip(workload.prompt_tokens, workload.output_tokens, strict=True)), default=0)
-        return longest + k <= limits.max_model_len and limits.max_num_seqs * (1 + k) <= limits.max_num_batched_tokens
+        return (
+            setup.longest_tokens + k <= limits.max_model_len
+            and limits.max_num_seqs * (1 + k) <= limits.max_num_batched_tokens
+        )
 
     @property
     def count(self) -> int:

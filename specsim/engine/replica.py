@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
-from specsim.config import ReplicaLimits
-from specsim.engine.recorder import Recorder
-from specsim.latency import StepCost
-from specsim.policies import Policy
-from specsim.workload import Workload
-
-__all__ = ["Replica", "ReplicaFactory"]
+__all__ = ["Replica"]
 
 
 class Replica(Protocol):
@@ -31,7 +24,3 @@ class Replica(Protocol):
     def end_step(self, now_s: float) -> list[int]:
         """Apply the step that began; the requests that finished with it."""
         ...
-
-
-ReplicaFactory = Callable[[int, Workload, ReplicaLimits, Policy, StepCost, bool, Recorder], Replica]
-"""(index, workload, limits, policy, cost, speculation loaded, recorder) -> replica."""

@@ -20,7 +20,7 @@ def test_interval_of_a_textbook_sample() -> None:
     # mean 5, sd sqrt(2.5), n 5: half = 2.776445 * 0.707107
     e = estimate([3.0, 4.0, 5.0, 6.0, 7.0])
     assert e.mean == 5.0
-    assert e.half_width == pytest.approx(2.776445 * math.sqrt(2.5 / 5), rel=1e-6)
+    assert (e.high - e.low) / 2 == pytest.approx(2.776445 * math.sqrt(2.5 / 5), rel=1e-6)
     assert e.n == 5
 
 

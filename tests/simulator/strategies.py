@@ -14,7 +14,9 @@ from typing import Any, TypeAlias
 from unittest import mock
 
 import numpy as np
+import pytest
 from builders import FixedLuck, make_limits, make_pass, make_profile, make_trace
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from specsim.config import PolicySpec, ReplicaLimits, RouterName
@@ -27,7 +29,21 @@ from specsim.records import RunResult
 from specsim.traces.model import Trace
 from specsim.workload import Workload
 
-__all__ = ["CROWDED", "POLICIES", "ListedLuck", "Step", "Watch", "World", "pool_of", "queues_of", "run", "worlds"]
+__all__ = [
+    "CROWDED",
+    "KINDS",
+    "POLICIES",
+    "ListedLuck",
+    "Step",
+    "Watch",
+    "World",
+    "law",
+    "pool_of",
+    "queues_of",
+    "run",
+    "served",
+    "worlds",
+]
 
 Replica: TypeAlias = PlainReplica | FastReplica
 
@@ -264,3 +280,20 @@ CROWDED = World(
     seed=1,
 )
 """Two replicas with preemption, prefix hits, a refused request, a cut budget, two values of k and an idle gap."""
+
+
+KINDS = pytest.mark.parametrize("plain", [True, False], ids=["plain", "fast"])
+
+
+def law(examples: int = 40, **limits: Any) -> Callable[[Callable], Callable]:
+    """Hold a test of `world` over random worlds and CROWDED, on both kinds of replica."""
+
+    def wrap(test: Callable) -> Callable:
+        held = given(world=worlds(**limits))(example(world=CROWDED)(test))
+        return KINDS(settings(max_examples=examples, deadline=None)(held))
+
+    return wrap
+
+
+def served(result: RunResult) -> np.ndarray:
+    return ~result.requests.rejected
