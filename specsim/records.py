@@ -62,6 +62,7 @@ class RequestColumns:
         """Turn the columns that a run writes one by one into arrays."""
         for name in ("first_scheduled_s", "first_token_s", "finish_s"):
             setattr(self, name, np.frombuffer(getattr(self, name), dtype=np.float64))
+        self.preemptions = np.asarray(self.preemptions)  # a plain array, whatever an observer made of it
 
     @classmethod
     def empty(cls, arrival_s: np.ndarray, prompt_tokens: np.ndarray, output_tokens: np.ndarray) -> RequestColumns:

@@ -19,6 +19,7 @@ from specsim.engine.decode_horizon import HorizonBatch
 from specsim.engine.decode_ring import RingBatch
 from specsim.engine.plain_replica import windowed_chunk_pairs
 from specsim.engine.recorder import Recorder
+from specsim.engine.replica import StepView
 from specsim.engine.rounds import RoundTable
 from specsim.errors import InvariantError
 from specsim.kv_cache import KVCache
@@ -176,6 +177,9 @@ class FastReplica:
             if self._complete_prompt(request, now_s, measured):
                 finished.append(request)
         return finished
+
+    def view(self) -> StepView:
+        return StepView(self._work, len(self._running), len(self._waiting), self._kv.pool.used)
 
     def _known(self, request: int) -> int:
         return self._prompt[request] + self._emitted.get(request, 0) if self._emitted else self._prompt[request]

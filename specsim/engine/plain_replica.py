@@ -6,6 +6,7 @@ import numpy as np
 
 from specsim.config import ReplicaLimits
 from specsim.engine.recorder import Recorder
+from specsim.engine.replica import StepView
 from specsim.latency import StepCost, StepWork
 from specsim.policies import Policy
 from specsim.request import Request
@@ -148,6 +149,10 @@ class PlainReplica:
             )
         self.scheduler.update(self._plan, emitted, set(finished), self._drafts)
         return finished
+
+    def view(self) -> StepView:
+        scheduler = self.scheduler
+        return StepView(self.work, len(scheduler.running), len(scheduler.waiting), scheduler.kv.pool.used)
 
     def _drafts(self, request: Request) -> int:
         proposes = self.workload.proposes(request.request_id, request.num_emitted_tokens)

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Replica"]
+from specsim.latency import StepWork
+
+__all__ = ["Replica", "StepView"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """What an observer sees of the step that has begun."""
+
+    work: StepWork
+    """The object itself, which the next step changes."""
+    running: int
+    """Requests admitted, served in this step or not."""
+    waiting: int
+    """Requests queued, preempted ones included."""
+    used_blocks: int
 
 
 class Replica(Protocol):
     """One engine. The run calls `submit` when a request is routed here, `begin_step`, waits, then `end_step`."""
 
-    outstanding_tokens: int
-    """Prompt tokens of requests that have not finished; what a router can see of the load."""
+    @property
+    def outstanding_tokens(self) -> int:
+        """Prompt tokens of requests that have not finished; what a router can see of the load."""
+        ...
 
     def submit(self, request: int, now_s: float) -> bool:
         """Queue a request; False when it can never fit, which refuses it."""
@@ -23,4 +41,8 @@ class Replica(Protocol):
 
     def end_step(self, now_s: float) -> list[int]:
         """Apply the step that began; the requests that finished with it."""
+        ...
+
+    def view(self) -> StepView:
+        """The step that has begun, for observers."""
         ...

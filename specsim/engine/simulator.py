@@ -6,13 +6,14 @@ index. Two runs with the same inputs give the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 import numpy as np
 import simpy
 
 from specsim.config import PolicySpec, ReplicaLimits, RouterName
 from specsim.engine.fast_replica import FastReplica
+from specsim.engine.observe import Observer, observed
 from specsim.engine.plain_replica import PlainReplica
 from specsim.engine.recorder import Recorder
 from specsim.engine.replica import Replica
@@ -38,6 +39,7 @@ def simulate(
     router: RouterName = "least_outstanding",
     warmup_share: float = 0.0,
     plain: bool = False,
+    observers: Sequence[Observer] = (),
 ) -> RunResult:
     """Serve every request of a workload under one policy.
 
@@ -47,6 +49,7 @@ def simulate(
         concurrency: requests kept in flight (closed loop) instead of arrival times.
         warmup_share: share of requests at the start whose steps and statistics do not count.
         plain: walk request by request (the oracle) instead of the fast path; same result, slower.
+        observers: told of every step and request while the run goes; same result.
 
     Raises:
         ScenarioError: when counts are below 1.
@@ -77,6 +80,8 @@ def simulate(
     machinery = policy.kind != "off"
     env = simpy.Environment()
     fleet: list[Replica] = [make(index, workload, limits, rule, cost, machinery, recorder) for index in range(replicas)]
+    if observers:
+        fleet = observed(fleet, recorder, observers)
     source: OpenLoop | ClosedLoop
     if concurrency is None:
         source = OpenLoop(env, fleet, router, recorder, arrivals)

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from specsim.config import PolicySpec, ReplicaLimits, RouterName
 from specsim.engine import simulator
 from specsim.engine.fast_replica import FastReplica
+from specsim.engine.observe import Observer
 from specsim.engine.plain_replica import PlainReplica
 from specsim.latency import StepCost
 from specsim.profiles import LatencyProfile
@@ -160,7 +161,7 @@ def pool_of(replica: Replica) -> Any:
     return replica.scheduler.kv.pool if isinstance(replica, PlainReplica) else replica._kv.pool
 
 
-def run(world: World, *, plain: bool, watch: Watch | None = None) -> RunResult:
+def run(world: World, *, plain: bool, watch: Watch | None = None, observers: Sequence[Observer] = ()) -> RunResult:
     """Run a world on one kind of replica, watched if asked."""
     workload = Workload(world.trace, world.luck, seed=world.seed)
     with _watched(watch):
@@ -174,6 +175,7 @@ def run(world: World, *, plain: bool, watch: Watch | None = None) -> RunResult:
             concurrency=world.concurrency,
             warmup_share=world.warmup_share,
             plain=plain,
+            observers=observers,
         )
 
 

@@ -1,0 +1,136 @@
+"""Looking on while a run goes: steps, and what becomes of each request, told to observers as it happens.
+
+Models nothing: an observed run is the same run. Replicas know nothing of observers; the moments of a request are taken
+from the columns that replicas write anyway, so they hold for every discipline. Without observers nothing here is used.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from specsim.engine.recorder import Recorder
+from specsim.engine.replica import Replica, StepView
+
+__all__ = ["Observer", "observed"]
+
+
+class Observer:
+    """What a run tells; a subclass overrides what it wants to know. Times are in seconds and never go back, but for
+    arrivals: one that came during a step is told when the step has ended."""
+
+    def submitted(self, request: int, replica: int, arrival_s: float, accepted: bool) -> None:
+        """A request was routed to a replica, which queued or refused it."""
+
+    def scheduled(self, request: int, now_s: float) -> None:
+        """Its first step begins."""
+
+    def preempted(self, request: int, now_s: float) -> None:
+        """It lost its blocks and waits again."""
+
+    def first_token(self, request: int, now_s: float) -> None:
+        """Its first token is out."""
+
+    def finished(self, request: int, now_s: float) -> None:
+        """Its last token is out."""
+
+    def step_began(self, replica: int, now_s: float, seconds: float, view: StepView) -> None:
+        """A step begins that will take `seconds`. `view.work` is used again for the next step: copy what is kept."""
+
+    def step_ended(self, replica: int, now_s: float, measured: bool, view: StepView) -> None:
+        """The step that began is over; `measured`: it counts in the totals."""
+
+
+def observed(fleet: Sequence[Replica], recorder: Recorder, observers: Sequence[Observer]) -> list[Replica]:
+    """The same replicas, told of to `observers`; the recorder's columns are changed to such as tell when written."""
+    clock = [0.0]
+    rows = recorder.rows
+    for name in ("first_scheduled_s", "first_token_s", "finish_s"):
+        told = [getattr(observer, _MOMENTS[name]) for observer in observers]
+        setattr(rows, name, _TellingTimes(getattr(rows, name), told))
+    counts = rows.preemptions.view(_TellingCounts)
+    counts.clock, counts.told = clock, [observer.preempted for observer in observers]
+    rows.preemptions = counts
+    return [_Observed(index, replica, recorder, observers, clock) for index, replica in enumerate(fleet)]
+
+
+_MOMENTS = {"first_scheduled_s": "scheduled", "first_token_s": "first_token", "finish_s": "finished"}
+
+
+class _TellingTimes(array):  # type: ignore[type-arg]
+    """A column of times that tells of every one written."""
+
+    told: Sequence[Callable[[int, float], None]]
+
+    def __new__(cls, times: array[float], told: Sequence[Callable[[int, float], None]]) -> _TellingTimes:
+        column: _TellingTimes = super().__new__(cls, "d", times)  # type: ignore[assignment]
+        column.told = told
+        return column
+
+    def __setitem__(self, request: Any, time_s: Any) -> None:
+        super().__setitem__(request, time_s)
+        for tell in self.told:
+            tell(request, time_s)
+
+
+class _TellingCounts(np.ndarray):
+    """A column of counts that tells of every increment; the time is that of the step in which it happens."""
+
+    clock: list[float]
+    told: Sequence[Callable[[int, float], None]]
+
+    def __setitem__(self, request: Any, count: Any) -> None:
+        super().__setitem__(request, count)
+        for tell in self.told:
+            tell(request, self.clock[0])
+
+
+class _Observed:
+    """A replica whose calls are told. See `specsim.engine.replica.Replica`; whatever else it has is passed on."""
+
+    def __init__(
+        self, index: int, replica: Replica, recorder: Recorder, observers: Sequence[Observer], clock: list[float]
+    ) -> None:
+        self._index = index
+        self._replica = replica
+        self._recorder = recorder
+        self._observers = observers
+        self._clock = clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._replica, name)
+
+    @property
+    def outstanding_tokens(self) -> int:
+        return self._replica.outstanding_tokens
+
+    def view(self) -> StepView:
+        return self._replica.view()
+
+    def submit(self, request: int, now_s: float) -> bool:
+        accepted = self._replica.submit(request, now_s)
+        arrival_s = float(self._recorder.rows.arrival_s[request])
+        for observer in self._observers:
+            observer.submitted(request, self._index, arrival_s, accepted)
+        return accepted
+
+    def begin_step(self, now_s: float) -> float | None:
+        self._clock[0] = now_s
+        seconds = self._replica.begin_step(now_s)
+        if seconds is not None:
+            view = self._replica.view()
+            for observer in self._observers:
+                observer.step_began(self._index, now_s, seconds, view)
+        return seconds
+
+    def end_step(self, now_s: float) -> list[int]:
+        self._clock[0] = now_s
+        measured = self._recorder.measures(now_s)
+        view = self._replica.view()
+        finished = self._replica.end_step(now_s)
+        for observer in self._observers:
+            observer.step_ended(self._index, now_s, measured, view)
+        return finished
