@@ -192,7 +192,7 @@ class PolicySpec:
     def __post_init__(self) -> None:
         if self.kind not in ("off", "static", "schedule", "off_above", "goodput"):
             raise ScenarioError(f"policy.kind '{self.kind}' is not off, static, schedule, off_above or goodput")
-        _whole("policy.num_spec_tokens", self.num_spec_tokens, 0)
+        _whole("policy.num_spec_tokens", self.num_spec_tokens, 0, 64)
         if self.kind == "off" and self.num_spec_tokens:
             raise ScenarioError("policy off takes no num_spec_tokens")
         if self.kind == "schedule":

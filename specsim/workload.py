@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from specsim.acceptance.base import MAX_SPEC_TOKENS
+from specsim.errors import InvariantError
 from specsim.traces.model import Trace
 
 if TYPE_CHECKING:
@@ -30,8 +32,9 @@ class LuckChunk:
 
     span: np.ndarray
     """int16: tokens that a round starting at this position would emit with endless drafts; never past the output."""
-    proposes: np.ndarray | None
-    """bool: whether a lookup drafter proposes anything at this position; None: always."""
+    drafts: np.ndarray | None
+    """int8: most drafts that are proposed for a round starting at this position, at least span - 1 of them; None: as
+    many as asked, everywhere."""
     offsets: np.ndarray
     """int64 [requests + 1]: where each request's positions start."""
 
@@ -74,16 +77,20 @@ class Workload:
             return LuckChunk(np.ones(int(offsets[-1]), dtype=np.int16), None, offsets)
         tasks = None if self.trace.task is None else self.trace.task[rows]
         luck = self.acceptance.luck(self.seed, self.first_request_id + chunk * CHUNK, outputs, tasks)
+        if luck.drafts is not None and np.any(luck.run > luck.drafts):
+            raise InvariantError(f"acceptance '{self.acceptance.name}' lets more drafts match than it proposes")
         left = np.repeat(offsets[1:], outputs) - np.arange(int(offsets[-1]))
         span = np.minimum(luck.run.astype(np.int32) + 1, left).astype(np.int16)
-        return LuckChunk(span, luck.proposes, offsets)
+        return LuckChunk(span, luck.drafts, offsets)
 
     def span(self, request: int, position: int) -> int:
         """Tokens that a round of `request` starting at output position `position` would emit with endless drafts."""
         chunk = self.luck(request // CHUNK)
         return int(chunk.span[chunk.offsets[request % CHUNK] + position])
 
-    def proposes(self, request: int, position: int) -> bool:
-        """Whether a drafter has anything to propose for `request` at output position `position`."""
+    def drafts(self, request: int, position: int) -> int:
+        """Most drafts that are proposed for a round of `request` starting at output position `position`."""
         chunk = self.luck(request // CHUNK)
-        return chunk.proposes is None or bool(chunk.proposes[chunk.offsets[request % CHUNK] + position])
+        if chunk.drafts is None:
+            return MAX_SPEC_TOKENS
+        return int(chunk.drafts[chunk.offsets[request % CHUNK] + position])

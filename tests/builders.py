@@ -91,19 +91,33 @@ class FixedLuck:
     proposal_rate: float = 1.0
     constant: int | None = None
     """Every run is this long."""
+    varied: bool = False
+    """Proposals have 1..7 drafts instead of as many as asked; runs are cut to them."""
+    every_other: bool = False
+    """Every other chunk of 4 requests is proposed as many drafts as asked."""
 
     name: str = "fixed"
     max_spec_tokens: int = 64
 
     def luck(self, seed: int, first_request_id: int, output_tokens: np.ndarray, tasks: np.ndarray | None) -> _Luck:
-        runs, proposals = [], []
+        runs, drafts = [], []
         for n, length in enumerate(output_tokens.tolist()):
             rng = np.random.default_rng((seed, first_request_id + n))
             run = rng.integers(0, self.max_run + 1, size=length)
-            runs.append(run if self.constant is None else np.full(length, self.constant))
-            proposals.append(rng.random(length) < self.proposal_rate)
-        proposes = np.concatenate(proposals) if self.proposal_rate < 1 else None
-        return _Luck(np.concatenate(runs).astype(np.int8), proposes)
+            if self.constant is not None:
+                run = np.full(length, self.constant)
+            sizes = rng.integers(1, 8, size=length) if self.varied else np.full(length, self.max_spec_tokens)
+            offered = np.where(rng.random(length) < self.proposal_rate, sizes, 0)
+            if self.every_other and first_request_id % 8 == 0:
+                offered = np.full(length, self.max_spec_tokens)
+            runs.append(np.minimum(run, offered))
+            drafts.append(offered)
+        always = all((offered == self.max_spec_tokens).all() for offered in drafts)
+        return _Luck(np.concatenate(runs).astype(np.int8), None if always else np.concatenate(drafts).astype(np.int8))
+
+    def expected_drafts(self, num_spec_tokens: int) -> float:
+        sizes = [min(size, num_spec_tokens) for size in range(1, 8)] if self.varied else [num_spec_tokens]
+        return self.proposal_rate * sum(sizes) / len(sizes)
 
     def expected_length(self, num_spec_tokens: int) -> float:
         if self.constant is not None:
@@ -114,4 +128,4 @@ class FixedLuck:
 @dataclass(frozen=True)
 class _Luck:
     run: np.ndarray
-    proposes: np.ndarray | None
+    drafts: np.ndarray | None

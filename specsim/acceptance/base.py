@@ -1,8 +1,8 @@
 """What an acceptance model is, and the luck that it deals.
 
-A round that starts at output position p (p tokens already emitted) with k drafts emits `min(k, run[p]) + 1` tokens, cut
-at what the request still wants, and the next round starts there. Luck is dealt once for the largest k and reused for
-every policy, so that comparisons are paired.
+A round that starts at output position p (p tokens already emitted) where k drafts are asked for drafts
+`min(k, drafts[p])` tokens and emits `min(k, run[p]) + 1`, cut at what the request still wants; the next round starts
+there. Luck is dealt once for the largest k and reused for every policy, so that comparisons are paired.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 __all__ = ["MAX_SPEC_TOKENS", "AcceptanceModel", "Luck", "request_offsets", "walk_lengths"]
 
 MAX_SPEC_TOKENS = 64
-"""Largest number of drafts a round; runs are int8."""
+"""Largest number of drafts a round; runs and drafts are int8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +25,16 @@ class Luck:
 
     run: np.ndarray
     """int8, one per output position: drafts that would match for a round starting there, at most max_spec_tokens."""
-    proposes: np.ndarray | None
-    """bool, one per output position: whether the drafter proposes anything there; None: always."""
+    drafts: np.ndarray | None
+    """int8, one per output position: most drafts that the drafter has to propose for a round starting there, never
+    below `run`, `MAX_SPEC_TOKENS` for as many as asked; None: always as many as asked."""
     offsets: np.ndarray
     """int64, n + 1."""
 
     def of(self, i: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """`(run, proposes)` of request i (views)."""
+        """`(run, drafts)` of request i (views)."""
         part = slice(int(self.offsets[i]), int(self.offsets[i + 1]))
-        return self.run[part], None if self.proposes is None else self.proposes[part]
+        return self.run[part], None if self.drafts is None else self.drafts[part]
 
 
 class AcceptanceModel(Protocol):
@@ -49,7 +50,7 @@ class AcceptanceModel(Protocol):
 
     @property
     def conditional(self) -> tuple[float, ...]:
-        """Conditional acceptance by draft position, given that something was proposed."""
+        """Conditional acceptance by draft position, given that a draft was proposed there."""
         ...
 
     @property
@@ -72,6 +73,10 @@ class AcceptanceModel(Protocol):
 
     def expected_length(self, num_spec_tokens: int) -> float:
         """Mean acceptance length at a static k: tokens a round over all rounds, bonus and empty rounds included."""
+        ...
+
+    def expected_drafts(self, num_spec_tokens: int) -> float:
+        """Mean drafts a round at a static k, over all rounds, rounds without a proposal included."""
         ...
 
     def with_change(self, delta: float) -> Self:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specsim.acceptance.base import AcceptanceModel, Luck, request_offsets
+from specsim.acceptance.base import MAX_SPEC_TOKENS, AcceptanceModel, Luck, request_offsets
 from specsim.errors import ProfileError
 
 __all__ = ["ByTask"]
@@ -55,6 +55,12 @@ class ByTask:
         """Tokens a round over all rounds: the harmonic mean, weighted by tokens."""
         return 1.0 / self._mean([1.0 / model.expected_length(num_spec_tokens) for model in self.models])
 
+    def expected_drafts(self, num_spec_tokens: int) -> float:
+        """Drafts a round over all rounds; a model's share of the rounds is its tokens over its acceptance length."""
+        rounds = [1.0 / model.expected_length(num_spec_tokens) for model in self.models]
+        drafts = [model.expected_drafts(num_spec_tokens) for model in self.models]
+        return self._mean([r * d for r, d in zip(rounds, drafts, strict=True)]) / self._mean(rounds)
+
     def with_change(self, delta: float) -> ByTask:
         """Every model moved by `delta`."""
         return ByTask(tuple(m.with_change(delta) for m in self.models), self.weights, f"{self.name} {delta:+g}")
@@ -77,19 +83,19 @@ class ByTask:
             raise ProfileError(f"acceptance by task needs a task code 0..{len(self.models) - 1} for every request")
         offsets = request_offsets(output_tokens)
         run = np.zeros(int(offsets[-1]), dtype=np.int8)
-        proposes = np.ones(len(run), dtype=bool)
+        drafts = np.full(len(run), MAX_SPEC_TOKENS, dtype=np.int8)
         always = True
         for code, model in enumerate(self.models):
             chosen = np.flatnonzero(np.asarray(tasks) == code)
             part = model.luck_of(seed, np.asarray(ids)[chosen], np.asarray(output_tokens)[chosen])
             for i, request in enumerate(chosen.tolist()):
-                own, proposed = part.of(i)
+                own, offered = part.of(i)
                 place = slice(int(offsets[request]), int(offsets[request + 1]))
                 run[place] = np.minimum(own, self.max_spec_tokens)
-                if proposed is not None:
-                    proposes[place] = proposed
+                if offered is not None:
+                    drafts[place] = offered
                     always = False
-        return Luck(run, None if always else proposes, offsets)
+        return Luck(run, None if always else drafts, offsets)
 
     def _mean(self, values: list[float]) -> float:
         return sum(w * v for w, v in zip(self.weights, values, strict=True)) / sum(self.weights)

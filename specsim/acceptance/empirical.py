@@ -76,6 +76,10 @@ class Empirical:
         ]  # fmt: skip
         return len(per_token) / sum(per_token)
 
+    def expected_drafts(self, num_spec_tokens: int) -> float:
+        """All k where something is proposed."""
+        return self.proposal_rate * num_spec_tokens
+
     def with_change(self, delta: float) -> Empirical:
         """Conditional acceptance moved by `delta` on the same measured requests."""
         return dataclasses.replace(self, change=self.change + delta, name=f"{self.name} {delta:+g}")
@@ -91,7 +95,7 @@ class Empirical:
         """See `AcceptanceModel.luck_of`; `tasks` is ignored."""
         offsets = request_offsets(output_tokens)
         run = np.empty(int(offsets[-1]), dtype=np.int8)
-        proposes = np.ones(len(run), dtype=bool) if self.proposal_rate < 1.0 else None
+        drafts = np.zeros(len(run), dtype=np.int8) if self.proposal_rate < 1.0 else None
         for i, request in enumerate(np.asarray(ids).tolist()):
             draws = stream(seed, Purpose.ACCEPTANCE, request)
             measured = self.runs[int(draws.random() * len(self.runs))]
@@ -99,10 +103,11 @@ class Empirical:
             part[:] = np.resize(measured, len(part))
             if self.change:
                 part[:] = self._moved(part, draws.random(len(part) + self.max_spec_tokens))
-            if proposes is not None:
-                proposes[offsets[i] : offsets[i + 1]] = (part > 0) | (draws.random(len(part)) < self._idle_rate)
+            if drafts is not None:
+                proposes = (part > 0) | (draws.random(len(part)) < self._idle_rate)
+                drafts[offsets[i] : offsets[i + 1]] = MAX_SPEC_TOKENS * proposes
         np.minimum(run, self.max_spec_tokens, out=run)
-        return Luck(run, proposes, offsets)
+        return Luck(run, drafts, offsets)
 
     @functools.cached_property
     def _idle_rate(self) -> float:

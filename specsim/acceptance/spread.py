@@ -39,7 +39,9 @@ def _bisect(rising: Callable[[float], float], low: float, high: float) -> float:
 
 
 @functools.lru_cache(maxsize=256)
-def _solve(conditional: tuple[float, ...], proposal_rate: float, sigma: float) -> tuple[tuple[float, ...], np.ndarray]:
+def _solve(
+    conditional: tuple[float, ...], proposal_rate: float, sigma: float, there: tuple[float, ...]
+) -> tuple[tuple[float, ...], np.ndarray]:
     """Thresholds (proposal first, then one per draft) and tokens a round of each quadrature node."""
     effect = sigma * _NODES
     if proposal_rate >= 1.0:
@@ -49,8 +51,10 @@ def _solve(conditional: tuple[float, ...], proposal_rate: float, sigma: float) -
         proposed = _sigmoid(first + effect)
     found = [first]
     length, target, survival, mean_survival = np.ones_like(effect), 1.0, proposed, proposal_rate
-    for a in conditional:
-        mean_survival *= a
+    for a, before, now in zip(conditional, (1.0, *there), there, strict=False):
+        ratio = now / before if before > 0.0 else 0.0
+        mean_survival *= a * ratio
+        survival = survival * ratio
         target += mean_survival
         if a <= 0.0 or mean_survival == 0.0:
             c = -math.inf
@@ -70,19 +74,40 @@ def _solve(conditional: tuple[float, ...], proposal_rate: float, sigma: float) -
     return tuple(found), length
 
 
-def thresholds(conditional: Sequence[float], proposal_rate: float, sigma: float) -> tuple[float, ...]:
-    """Logit thresholds (proposal, draft 1, draft 2, ...): accept where `logit(u) - sigma * z` lies below."""
-    return _solve(tuple(conditional), proposal_rate, sigma)[0]
+def thresholds(
+    conditional: Sequence[float], proposal_rate: float, sigma: float, there: Sequence[float] | None = None
+) -> tuple[float, ...]:
+    """Logit thresholds (proposal, draft 1, draft 2, ...): accept where `logit(u) - sigma * z` lies below.
+
+    `there`: chance that a proposal has a draft 1, 2, ... (None: always).
+    """
+    return _solve(tuple(conditional), proposal_rate, sigma, _survival(conditional, there))[0]
 
 
-def length_spread(conditional: Sequence[float], proposal_rate: float, sigma: float, num_spec_tokens: int) -> float:
+def _survival(conditional: Sequence[float], there: Sequence[float] | None) -> tuple[float, ...]:
+    return (1.0,) * len(conditional) if there is None else tuple(there)
+
+
+def length_spread(
+    conditional: Sequence[float],
+    proposal_rate: float,
+    sigma: float,
+    num_spec_tokens: int,
+    there: Sequence[float] | None = None,
+) -> float:
     """Standard deviation between requests of the mean acceptance length at k, free of sampling noise."""
-    _, lengths = _solve(tuple(conditional[:num_spec_tokens]), proposal_rate, sigma)
+    _, lengths = _solve(tuple(conditional[:num_spec_tokens]), proposal_rate, sigma, _survival(conditional, there))
     mean = float(_WEIGHTS @ lengths)
     return math.sqrt(max(0.0, float(_WEIGHTS @ (lengths - mean) ** 2)))
 
 
-def sigma_for_spread(conditional: Sequence[float], proposal_rate: float, num_spec_tokens: int, spread: float) -> float:
+def sigma_for_spread(
+    conditional: Sequence[float],
+    proposal_rate: float,
+    num_spec_tokens: int,
+    spread: float,
+    there: Sequence[float] | None = None,
+) -> float:
     """Sigma at which requests differ by `spread` in their mean acceptance length at k.
 
     Raises:
@@ -91,7 +116,7 @@ def sigma_for_spread(conditional: Sequence[float], proposal_rate: float, num_spe
     if spread == 0.0:
         return 0.0
     highest = 6.0
-    most = length_spread(conditional, proposal_rate, highest, num_spec_tokens)
+    most = length_spread(conditional, proposal_rate, highest, num_spec_tokens, there)
     if not 0.0 < spread <= most:
         raise ProfileError(
             f"acceptance spread {spread:g} tokens between requests at k={num_spec_tokens} is not possible for this "
@@ -100,7 +125,7 @@ def sigma_for_spread(conditional: Sequence[float], proposal_rate: float, num_spe
     low, high = 0.0, highest
     for _ in range(30):
         middle = 0.5 * (low + high)
-        if length_spread(conditional, proposal_rate, middle, num_spec_tokens) < spread:
+        if length_spread(conditional, proposal_rate, middle, num_spec_tokens, there) < spread:
             low = middle
         else:
             high = middle

@@ -9,6 +9,7 @@ import itertools
 
 import numpy as np
 
+from specsim.acceptance.base import MAX_SPEC_TOKENS
 from specsim.engine.decode_batch import Advance, DecodeSetup, Peek
 from specsim.errors import InvariantError
 from specsim.workload import CHUNK
@@ -41,7 +42,8 @@ class ColumnBatch:
         self._max_len = setup.limits.max_model_len
         self._length_cuts = setup.longest_tokens + setup.num_spec_tokens > self._max_len
         self._span = np.zeros(SPANS, dtype=np.int64)
-        self._proposes: np.ndarray | None = None
+        self._offered: np.ndarray | None = None
+        """Most drafts by place, int8, once a request has come whose drafter does not always propose all."""
         self._span_end = 0
         self._rows = 0
         self._ids: list[int] = []
@@ -76,10 +78,12 @@ class ColumnBatch:
         self._make_room(length + self._PAD)
         start, n = self._span_end, self._rows
         self._span[start : start + length] = chunk.span[first + emitted : first + output]
-        if chunk.proposes is not None:
-            if self._proposes is None:
-                self._proposes = np.ones(len(self._span), dtype=bool)
-            self._proposes[start : start + length] = chunk.proposes[first + emitted : first + output]
+        if chunk.drafts is not None:
+            if self._offered is None:
+                self._offered = np.full(len(self._span), MAX_SPEC_TOKENS, dtype=np.int8)
+            self._offered[start : start + length] = chunk.drafts[first + emitted : first + output]
+        elif self._offered is not None:
+            self._offered[start : start + length] = MAX_SPEC_TOKENS
         self._span_end = start + length + self._PAD
         self._ids.append(request)
         self._at[n] = start
@@ -167,9 +171,10 @@ class ColumnBatch:
         return emitted, int(self._blocks[n])
 
     def _trim_drafts(self, rows: slice) -> None:
-        """Drop fresh drafts where the drafter proposes nothing."""
-        if self._proposes is not None:
-            self._drafts[rows] *= self._proposes[self._at[rows]]
+        """Cut fresh drafts to what the drafter has to propose."""
+        if self._offered is not None:
+            drafts = self._drafts[rows]
+            np.minimum(drafts, self._offered[self._at[rows]], out=drafts)
 
     def _drop(self, done: np.ndarray, result: Advance) -> None:
         result.finished = [(self._ids[row], int(self._blocks[row])) for row in done.tolist()]
@@ -197,15 +202,15 @@ class ColumnBatch:
         size = len(self._span)
         while total + length > size // 2:
             size *= 2
-        old, old_proposes = self._span, self._proposes
+        old, old_offered = self._span, self._offered
         self._span = np.zeros(size, dtype=old.dtype)
-        self._proposes = None if old_proposes is None else np.ones(size, dtype=bool)
+        self._offered = None if old_offered is None else np.full(size, MAX_SPEC_TOKENS, dtype=np.int8)
         start = 0
         for row in range(n):
             at, end = int(self._at[row]), int(self._end[row])
             self._span[start : start + end - at] = old[at:end]
-            if self._proposes is not None and old_proposes is not None:
-                self._proposes[start : start + end - at] = old_proposes[at:end]
+            if self._offered is not None and old_offered is not None:
+                self._offered[start : start + end - at] = old_offered[at:end]
             shift = start - at
             self._at[row] += shift
             self._end[row] += shift

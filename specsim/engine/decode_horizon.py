@@ -54,7 +54,7 @@ class HorizonBatch(ColumnBatch):
         self._windowed: list[int] = []
         self._drafted: list[int] = []
         self._draft_rounds: list[int] = []
-        """Sums by step; drafts only where a lookup may propose nothing, otherwise they follow from the count."""
+        """Sums by step; drafts only where a drafter may propose fewer than k, otherwise they follow from the count."""
         self._done: dict[int, list[int]] = {}
         """Step -> rows that finish with it, rising."""
 
@@ -77,11 +77,10 @@ class HorizonBatch(ColumnBatch):
             self._k = next_k
         elif next_k != self._k:
             raise InvariantError(f"request {request} joins with {next_k} drafts where the others have {self._k}")
-        always = self._proposes is None
+        always = self._offered is None
         super().add(request, emitted, next_k)
-        if always and self._proposes is not None:
+        if always and self._offered is not None:
             self._settle()
-            self._pointers.clear()
         if self._step < self._length:
             self._join(self._rows - 1)
 
@@ -95,7 +94,7 @@ class HorizonBatch(ColumnBatch):
             self._look_ahead()
         step, count = self._step, self.count
         peek.served, peek.new_blocks, peek.kv_tokens = count, self._new_blocks[step], self._kv_tokens
-        if self._proposes is None:
+        if self._offered is None:
             peek.draft_tokens, peek.draft_rounds = count * self._k, count if self._k else 0
         else:
             peek.draft_tokens, peek.draft_rounds = self._drafted[step], self._draft_rounds[step]
@@ -142,7 +141,7 @@ class HorizonBatch(ColumnBatch):
             self._next_length = min(2 * self._next_length, _LONGEST)
         self._settle()
         n, length, k = self._rows, self._next_length, self._k
-        end, proposes = self._end[:n], self._proposes
+        end, offered = self._end[:n], self._offered
         follow = self._next_places(k).take
         places = np.empty((length + 1, n), dtype=np.int64)
         rows = list(places)
@@ -153,15 +152,15 @@ class HorizonBatch(ColumnBatch):
             here = there
         before = places[:-1]
         active = before < end
-        drafts = k * active if proposes is None else k * (proposes.take(before) & active)
+        drafts = k * active if offered is None else np.minimum(offered.take(before), k) * active
         missing = (before + (1 - self._room[:n])) * active + drafts
         taken = np.maximum.accumulate(np.maximum((missing + (self._block - 1)) // self._block, 0), axis=0)
         reached = _SUM(places, axis=1).tolist()
         self._gained = [after - now for now, after in itertools.pairwise(reached)]
         blocks = _SUM(taken, axis=1).tolist()
         self._new_blocks = [blocks[0], *(after - now for now, after in itertools.pairwise(blocks))]
-        if proposes is not None:
-            self._drafted = _SUM(drafts, axis=1).tolist()
+        if offered is not None:
+            self._drafted = _SUM(drafts, axis=1, dtype=np.int64).tolist()
             self._draft_rounds = np.count_nonzero(drafts, axis=1).tolist()
         if self._window:
             self._windowed = _SUM(np.minimum(before + self._offset[:n], self._window) * active, axis=1).tolist()
@@ -182,8 +181,7 @@ class HorizonBatch(ColumnBatch):
             places = np.zeros(len(self._span), dtype=np.int64)
         if known < self._span_end:
             fresh = slice(known, self._span_end)
-            most = k + 1 if self._proposes is None else k * self._proposes[fresh] + 1
-            places[fresh] = np.minimum(self._span[fresh], most) + np.arange(known, self._span_end)
+            places[fresh] = np.minimum(self._span[fresh], k + 1) + np.arange(known, self._span_end)
             self._pointers[k] = (places, self._span_end)
         return places
 
@@ -194,9 +192,9 @@ class HorizonBatch(ColumnBatch):
         context, window, block = at + int(self._offset[row]), self._window, self._block
         positions, blocks = [at], [0]
         place, taken = 0, 0
-        gained, new_blocks, proposes = self._gained, self._new_blocks, self._proposes
+        gained, new_blocks, offered = self._gained, self._new_blocks, self._offered
         for step in range(self._step, self._length):
-            drafts = k if proposes is None or proposes[at + place] else 0
+            drafts = k if offered is None else min(k, int(offered[at + place]))
             missing = at + place + drafts + 1 - room
             if missing > 0:
                 more = -(-missing // block)
@@ -205,7 +203,7 @@ class HorizonBatch(ColumnBatch):
                 new_blocks[step] += more
             if window:
                 self._windowed[step] += min(context + place, window)
-            if proposes is not None:
+            if offered is not None:
                 self._drafted[step] += drafts
                 self._draft_rounds[step] += drafts > 0
             gain = spans[place]

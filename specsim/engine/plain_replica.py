@@ -155,5 +155,4 @@ class PlainReplica:
         return StepView(self.work, len(scheduler.running), len(scheduler.waiting), scheduler.kv.pool.used)
 
     def _drafts(self, request: Request) -> int:
-        proposes = self.workload.proposes(request.request_id, request.num_emitted_tokens)
-        return self._next_k if proposes else 0
+        return min(self._next_k, self.workload.drafts(request.request_id, request.num_emitted_tokens))

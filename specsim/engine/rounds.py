@@ -36,7 +36,7 @@ class RoundTable:
             luck = self._setup.workload.luck(chunk)
             one = LuckChunk(
                 luck.span[luck.offsets[row] : luck.offsets[row + 1]],
-                None if luck.proposes is None else luck.proposes[luck.offsets[row] : luck.offsets[row + 1]],
+                None if luck.drafts is None else luck.drafts[luck.offsets[row] : luck.offsets[row + 1]],
                 luck.offsets[row : row + 2] - luck.offsets[row],
             )
             prompts = np.array([self._setup.workload.prompt_tokens[request]], dtype=np.int64)
@@ -67,8 +67,8 @@ class RoundTable:
             drafts = np.minimum(setup.num_spec_tokens, setup.limits.max_model_len - 2 - context)
             # A chunk holds requests too long for the model as well; they are refused, but walked with the others.
             drafts = np.maximum(drafts, 0)
-            if luck.proposes is not None:
-                drafts *= luck.proposes[at]
+            if luck.drafts is not None:
+                drafts = np.minimum(drafts, luck.drafts[at])
             gain = np.minimum(luck.span[at], drafts + 1)
             parts.append((who, context, drafts, gain))
             at = at + gain

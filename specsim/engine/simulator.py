@@ -69,10 +69,10 @@ def simulate(
         recorder.measure_from_s = float(arrivals[int(warmup_share * n)]) if warmup_share else 0.0
         recorder.measure_until_s = float(arrivals[-1]) if warmup_share else float("inf")
     # The engine has loaded speculation when an adaptive policy weighs k = 0, so that k = 0 pays for it too.
-    rate = 1.0 if workload.acceptance is None else workload.acceptance.proposal_rate
+    acceptance = workload.acceptance
 
     def step_s(batch: int, context_tokens: float, num_spec_tokens: int) -> float:
-        drafts = num_spec_tokens * rate
+        drafts = None if acceptance is None else acceptance.expected_drafts(num_spec_tokens)
         return cost.decode_step_s(batch, context_tokens, num_spec_tokens, machinery=True, drafts_per_request=drafts)
 
     rule = make_policy(policy, expected_length=_expected_length(workload), step_s=step_s)

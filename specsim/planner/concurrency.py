@@ -300,7 +300,7 @@ def surface_batch(question: Question, settings: CrossoverSettings) -> int | None
     """
     k, context = settings.num_spec_tokens, settings.prompt.mean + settings.output.mean / 2
     cost, limits = speculating_side(question, settings, question.on.limits.max_num_seqs)
-    length, mean = question.acceptance.expected_length(k), k * question.drafts_share
+    length, mean = question.acceptance.expected_length(k), question.acceptance.expected_drafts(k)
     batches = batches_up_to(min(batch_limit(question, context), limits.max_num_seqs))
     pays = [
         length * question.off.cost.decode_step_s(b, context)

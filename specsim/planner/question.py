@@ -99,11 +99,6 @@ class Question:
         """Largest k that the planner tries."""
         return max(self.speculation.num_spec_tokens)
 
-    @property
-    def drafts_share(self) -> float:
-        """Share of rounds in which the drafter proposes anything."""
-        return self.acceptance.proposal_rate
-
     def identity(self) -> dict[str, Any]:
         """What makes two questions the same, for ids and cached runs."""
         return {
@@ -121,5 +116,5 @@ def acceptance_fingerprint(model: AcceptanceModel) -> str:
     luck = model.luck(0, 0, np.full(64, 64, dtype=np.int64), np.zeros(64, dtype=np.int16))
     digest = hashlib.sha256(f"{type(model).__name__} {model.max_spec_tokens}".encode())
     digest.update(luck.run.tobytes())
-    digest.update(b"" if luck.proposes is None else luck.proposes.tobytes())
+    digest.update(b"" if luck.drafts is None else luck.drafts.tobytes())
     return digest.hexdigest()

@@ -44,8 +44,8 @@ class Crossing:
 
 def step_on_s(question: Question, batch: int, context_tokens: float, k: int) -> float:
     """Seconds of a decode step with k drafts (k = 0: machinery loaded but idle)."""
-    mean = None if question.drafts_share >= 1 else k * question.drafts_share
-    return question.on.cost.decode_step_s(batch, context_tokens, k, machinery=True, drafts_per_request=mean)
+    drafts = question.acceptance.expected_drafts(k)
+    return question.on.cost.decode_step_s(batch, context_tokens, k, machinery=True, drafts_per_request=drafts)
 
 
 def speedup(question: Question, batch: int, context_tokens: float, k: int) -> float:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specsim.acceptance import AcceptanceModel, ByTask, Constant, Luck, PerPosition
-from specsim.acceptance.base import walk_lengths
+from specsim.acceptance.base import MAX_SPEC_TOKENS, walk_lengths
 from specsim.acceptance.spread import length_spread
 from specsim.closed_forms import expected_tokens_per_round
 from specsim.errors import ProfileError
@@ -24,6 +24,10 @@ MODELS = {
     "spread": PerPosition(VECTOR).with_spread(0.35, 3),
     "lookup": PerPosition((0.72, 0.82, 0.85), proposal_rate=0.2),
     "lookup with spread": PerPosition((0.72, 0.82, 0.85), proposal_rate=0.25).with_spread(0.3, 3),
+    "short proposals": PerPosition((0.72, 0.82, 0.85), proposal_rate=0.5, proposed=(1.0, 0.7, 0.2, 0.0)),
+    "short proposals with spread": PerPosition(
+        (0.72, 0.82, 0.85), proposal_rate=0.5, proposed=(1.0, 0.7, 0.2)
+    ).with_spread(0.2, 3),
     "by task": ByTask((PerPosition(VECTOR), PerPosition((0.3,), proposal_rate=0.5)), (1.0, 1.0)),
 }
 
@@ -75,7 +79,7 @@ def test_extremes() -> None:
     assert deal(Constant(1.0), 3, 50).run.min() == 20
     assert deal(PerPosition((1.0, 0.0)), 3, 50).run.tolist() == [1] * 150
     never = deal(PerPosition((0.9,), proposal_rate=0.0), 2, 40)
-    assert never.proposes is not None and not never.proposes.any() and never.run.max() == 0
+    assert never.drafts is not None and not never.drafts.any() and never.run.max() == 0
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -130,11 +134,55 @@ def test_spread_between_requests_is_the_asked_one() -> None:
 def test_proposals_come_at_their_rate_and_runs_need_them() -> None:
     """300,000 independent positions: 5 binomial errors, a false alarm below 1e-6."""
     luck = deal(MODELS["lookup"], 1000, 300)
-    assert luck.proposes is not None
-    share = luck.proposes.mean()
-    assert abs(share - 0.2) < 5 * math.sqrt(0.2 * 0.8 / len(luck.proposes))
-    assert not luck.run[~luck.proposes].any()
-    assert (luck.run[luck.proposes] > 0).mean() == pytest.approx(0.72, abs=0.01)
+    assert luck.drafts is not None
+    proposes = luck.drafts > 0
+    assert abs(proposes.mean() - 0.2) < 5 * math.sqrt(0.2 * 0.8 / len(proposes))
+    assert (luck.drafts[proposes] == MAX_SPEC_TOKENS).all()
+    assert not luck.run[~proposes].any()
+    assert (luck.run[proposes] > 0).mean() == pytest.approx(0.72, abs=0.01)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_more_drafts_match_than_are_proposed(name: str) -> None:
+    luck = deal(MODELS[name], 300, 200)
+    assert luck.drafts is None or (luck.run <= luck.drafts).all()
+
+
+@pytest.mark.parametrize("name", ["short proposals", "short proposals with spread"])
+def test_proposals_are_as_long_as_asked(name: str) -> None:
+    """300,000 positions of 2000 requests. Without spread positions are independent: 5 binomial errors, a false alarm
+    below 1e-6; with it requests differ, so the error is that of their means."""
+    model = MODELS[name]
+    luck = deal(model, 2000, 150)
+    assert luck.drafts is not None
+    for j, survival in enumerate((1.0, *model.proposed)):
+        share = (luck.drafts >= j).reshape(2000, 150).mean(axis=1)
+        expected = 0.5 * survival if j else 1.0
+        assert abs(share.mean() - expected) <= 5 * share.std() / math.sqrt(2000)
+    assert set(luck.drafts.tolist()) == ({0, 1, 2, 3} if model.proposed[-1] == 0.0 else {0, 1, 2, MAX_SPEC_TOKENS})
+
+
+@pytest.mark.parametrize("name", ["constant", "lookup", "short proposals"])
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_drafts_a_round_are_those_expected(name: str, k: int) -> None:
+    """Rounds of these models are independent and requests are alike: means over 400 requests, 5 standard errors, a
+    false alarm below 1e-5 a case."""
+    luck, model, shares = deal(MODELS[name], 400, 300), MODELS[name], []
+    for i in range(400):
+        run, drafts = luck.of(i)
+        position, asked = 0, []
+        while position < len(run):
+            asked.append(k if drafts is None else min(k, int(drafts[position])))
+            position += min(k, int(run[position])) + 1
+        shares.append(np.mean(asked))
+    assert abs(np.mean(shares) - model.expected_drafts(k)) <= 5 * np.std(shares) / math.sqrt(400) + 1e-12
+
+
+def test_longer_proposals_match_more() -> None:
+    """The same luck with longer proposals: no run gets shorter, and some get longer."""
+    short = deal(PerPosition((0.8,), proposal_rate=0.5, proposed=(1.0, 0.3, 0.0)), 50, 200)
+    long = deal(PerPosition((0.8,), proposal_rate=0.5, proposed=(1.0, 0.6, 0.1)), 50, 200)
+    assert (long.run >= short.run).all() and (long.run > short.run).any()
 
 
 @settings(max_examples=30, deadline=None)
@@ -160,7 +208,7 @@ def test_any_model_deals_runs_in_range(vector: list[float], rate: float, sigma: 
     luck = model.luck(seed, 3, np.array([1, 40, 7]))
     assert luck.offsets.tolist() == [0, 1, 41, 48]
     assert len(luck.run) == 48 and luck.run.min() >= 0 and luck.run.max() <= 5
-    assert (luck.proposes is None) == (rate >= 1.0)
+    assert (luck.drafts is None) == (rate >= 1.0)
 
 
 @pytest.mark.parametrize(
@@ -173,6 +221,11 @@ def test_any_model_deals_runs_in_range(vector: list[float], rate: float, sigma: 
         lambda: PerPosition((0.5,), max_spec_tokens=65),
         lambda: PerPosition((0.5,), proposal_rate=-0.1),
         lambda: PerPosition((0.5,), sigma=float("inf")),
+        lambda: PerPosition((0.5,), proposed=()),
+        lambda: PerPosition((0.5,), proposed=(0.9,)),
+        lambda: PerPosition((0.5,), proposed=(1.0, 0.5, 0.6)),
+        lambda: PerPosition((0.5,), proposed=(1.0, float("nan"))),
+        lambda: PerPosition((0.5,), 3, proposed=(1.0, 0.5, 0.4, 0.3)),
         lambda: PerPosition((0.5,)).with_spread(5.0, 3),
         lambda: ByTask((Constant(0.5),), ()),
         lambda: ByTask((Constant(0.5),), (1.0,)).luck(0, 0, np.array([3]), np.array([1])),

@@ -27,7 +27,7 @@ def predicted(row: dict, off: StepCost, on: StepCost) -> float:
     context = row["isl"] + row["osl"] / 2
     drafts = None
     if row["method"] == "ngram":
-        drafts = row["k"] * default_acceptance("ngram", "llama-3.1-8b", row["task"])[0].proposal_rate
+        drafts = default_acceptance("ngram", "llama-3.1-8b", row["task"])[0].expected_drafts(row["k"])
     plain = off.decode_step_s(row["batch"], context)
     return (
         row["acceptance_length"] * plain / on.decode_step_s(row["batch"], context, row["k"], drafts_per_request=drafts)

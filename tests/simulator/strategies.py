@@ -71,16 +71,18 @@ class ListedLuck:
 
     runs: Sequence[Any]
     name: str = "listed"
-    proposal_rate: float = 1.0
     max_spec_tokens: int = 64
 
     def luck(self, seed: int, first_request_id: int, output_tokens: np.ndarray, tasks: np.ndarray | None) -> Any:
         rows = [self.runs[first_request_id + n][:length] for n, length in enumerate(output_tokens.tolist())]
         run = np.array([r for row in rows for r in row], dtype=np.int8)
-        return SimpleNamespace(run=run, proposes=None)
+        return SimpleNamespace(run=run, drafts=None)
 
     def expected_length(self, num_spec_tokens: int) -> float:
         return 1.0 + 0.6 * num_spec_tokens  # what a planner was told, not what comes
+
+    def expected_drafts(self, num_spec_tokens: int) -> float:
+        return float(num_spec_tokens)
 
 
 @dataclass(frozen=True)
@@ -246,7 +248,9 @@ def worlds(draw: st.DrawFn, *, replicas: Sequence[int] = (1, 1, 2), closed: bool
             hashes=hashes,
             hash_block_tokens=hash_block,
         ),
-        luck=FixedLuck(max_run=draw(st.integers(0, 5)), proposal_rate=draw(st.sampled_from([1.0, 0.4]))),
+        luck=FixedLuck(
+            max_run=draw(st.integers(0, 5)), proposal_rate=draw(st.sampled_from([1.0, 0.4])), varied=draw(st.booleans())
+        ),
         limits=make_limits(
             num_kv_blocks=blocks,
             block_size_tokens=block,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from unittest.mock import patch
 
 import numpy as np
@@ -11,8 +12,9 @@ from builders import FixedLuck, make_cost, make_limits, make_pass, make_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specsim import workload
 from specsim.config import PolicySpec, ReplicaLimits
-from specsim.engine import decode_columns
+from specsim.engine import decode_columns, rounds
 from specsim.engine.decode_columns import ColumnBatch
 from specsim.engine.decode_horizon import HorizonBatch
 from specsim.engine.decode_ring import RingBatch
@@ -65,7 +67,11 @@ def worlds(draw: st.DrawFn) -> dict:
             hashes=hashes,
             hash_block_tokens=hash_block,
         ),
-        "luck": FixedLuck(max_run=draw(st.integers(0, 6)), proposal_rate=draw(st.sampled_from([1.0, 0.4]))),
+        "luck": FixedLuck(
+            max_run=draw(st.integers(0, 6)),
+            proposal_rate=draw(st.sampled_from([1.0, 0.4])),
+            varied=draw(st.booleans()),
+        ),
         "limits": limits,
         "policy": draw(POLICIES),
         "window": draw(st.sampled_from([0, 20])),
@@ -110,8 +116,15 @@ def test_fast_equals_plain(world: dict) -> None:
 @settings(max_examples=150, deadline=None)
 @given(worlds(), st.sampled_from([1, 16]))
 def test_fast_equals_plain_with_small_columns(world: dict, spans: int) -> None:
-    """The columns' arrays grow and are tidied all the time when they start small."""
-    with patch.object(decode_columns, "SPANS", spans), patch.object(decode_columns, "ROWS", 1):
+    """The columns' arrays grow and are tidied all the time when they start small; chunks come with limits on the
+    drafts and without."""
+    world = world | {"luck": replace(world["luck"], every_other=True)}
+    modules = (decode_columns, rounds, workload)
+    with ExitStack() as stack:
+        for module, name, value in [(decode_columns, "SPANS", spans), (decode_columns, "ROWS", 1)]:
+            stack.enter_context(patch.object(module, name, value))
+        for module in modules:
+            stack.enter_context(patch.object(module, "CHUNK", 4))
         assert_same(run(world, plain=False), run(world, plain=True))
 
 
