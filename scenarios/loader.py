@@ -1,6 +1,7 @@
 """Scenario files: TOML tables `[workload]`, `[deployment]`, `[speculation]`, `[policy]`, `[slo]`, `[plan]`.
 
 Every key is a field of a record and is checked by it; unknown tables and keys are refused with the nearest right one.
+Policies may also be texts or a list (`scenarios.policy_file`).
 Ready scenarios lie in `scenarios/library` and are found by their name.
 Leaves out: looking names of GPUs and models up, and fitting memory (`scenarios.resolve`).
 """
@@ -19,11 +20,13 @@ from types import MappingProxyType
 from typing import Any
 
 from scenarios.lookup import one_line
+from scenarios.policy_file import policy_keys, read_policies, write_policies
 from scenarios.schema import keys_of, read_record, write_record
 from scenarios.workload import WorkloadSpec
 from specsim.config import Deployment, PolicySpec, Slo, Speculation
 from specsim.errors import ScenarioError, nearest
 from specsim.planner.question import PlanSettings
+from specsim.policies import KINDS
 
 __all__ = ["TABLES", "ScenarioFile", "dump_scenario", "library_names", "load_scenario", "parse_scenario"]
 
@@ -46,13 +49,13 @@ _LARGEST_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ScenarioFile:
-    """What a scenario file says; tables that it leaves out are at their defaults, workload and policy None."""
+    """What a scenario file says; tables that it leaves out are at their defaults, workload None, policies empty."""
 
     path: Path
     workload: WorkloadSpec | None = None
     deployment: Deployment = field(default_factory=Deployment)
     speculation: Speculation = field(default_factory=Speculation)
-    policy: PolicySpec | None = None
+    policies: tuple[PolicySpec, ...] = ()
     slo: Slo = field(default_factory=Slo)
     plan: PlanSettings = field(default_factory=PlanSettings)
 
@@ -137,7 +140,10 @@ def parse_scenario(text: str, path: Path) -> ScenarioFile:
     records: dict[str, Any] = {
         name: read_record(TABLES[name], table, f"{place}: {name}", milliseconds=name in _MILLISECONDS)
         for name, table in data.items()
+        if name != "policy"
     }
+    if "policy" in data:
+        records["policies"] = read_policies(data["policy"], place)
     return ScenarioFile(path=path, **records)
 
 
@@ -145,6 +151,9 @@ def dump_scenario(scenario: ScenarioFile) -> str:
     """TOML text from which `parse_scenario` gives back an equal scenario; fields at their default are left out."""
     parts = []
     for name in TABLES:
+        if name == "policy":
+            parts += write_policies(scenario.policies)
+            continue
         record = getattr(scenario, name)
         default = {f.name: f for f in fields(ScenarioFile)}[name].default
         if record is None and default is None:
@@ -172,7 +181,7 @@ def _refuse_misplaced(name: str, table: Any, place: str) -> None:
     """Say where a key belongs that stands in the wrong table."""
     if not isinstance(table, Mapping):
         return
-    own = {key.name for key in keys_of(TABLES[name], milliseconds=name in _MILLISECONDS)}
+    own = _names(name)
     for key in table:
         owner = _owner(key)
         if key not in own and owner is not None:
@@ -181,6 +190,11 @@ def _refuse_misplaced(name: str, table: Any, place: str) -> None:
 
 def _owner(key: str) -> str | None:
     """The table that has `key`, when exactly one has."""
-    owners = [name for name, record in TABLES.items()
-              if any(k.name == key for k in keys_of(record, milliseconds=name in _MILLISECONDS))]  # fmt: skip
+    owners = [name for name in TABLES if key in _names(name)]
     return owners[0] if len(owners) == 1 else None
+
+
+def _names(table: str) -> set[str]:
+    """Keys that a table may have."""
+    names = {key.name for key in keys_of(TABLES[table], milliseconds=table in _MILLISECONDS)}
+    return names.union(*map(policy_keys, KINDS.values())) if table == "policy" else names

@@ -50,10 +50,15 @@ class Key:
 
 
 def keys_of(record: type, *, milliseconds: bool = False) -> tuple[Key, ...]:
-    """Keys of a dataclass in order; with `milliseconds`, fields named `x_s` are keys named `x_ms`."""
+    """Keys of a dataclass in order; with `milliseconds`, fields named `x_s` are keys named `x_ms`.
+
+    A field with `flat` in its metadata holds another record, whose keys stand beside these; it is no key itself.
+    """
     hints = typing.get_type_hints(record)
     found = []
     for field in dataclasses.fields(record):
+        if field.metadata.get("flat"):
+            continue
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         scaled = milliseconds and field.name.endswith("_s")
         name = f"{field.name[:-2]}_ms" if scaled else field.name
@@ -61,8 +66,16 @@ def keys_of(record: type, *, milliseconds: bool = False) -> tuple[Key, ...]:
     return tuple(found)
 
 
-def read_record(record: type[_Record], table: Any, place: str, *, milliseconds: bool = False) -> _Record:
-    """The record that `table` (parsed with `parse_float=Decimal`) describes; `place` is `file: table`.
+def read_record(
+    record: type[_Record],
+    table: Any,
+    place: str,
+    *,
+    milliseconds: bool = False,
+    extra: Mapping[str, Any] = types.MappingProxyType({}),
+) -> _Record:
+    """The record that `table` (parsed with `parse_float=Decimal`) describes; `place` is `file: table`, `extra` holds
+    fields that are no keys.
 
     Raises:
         ScenarioError: unknown key, wrong type, or a value that the record refuses; one line with place and way out.
@@ -81,7 +94,7 @@ def read_record(record: type[_Record], table: Any, place: str, *, milliseconds: 
         if key.default is dataclasses.MISSING and key.field not in values:
             raise ScenarioError(f"{place}.{key.name} is missing; give {describe_type(key.hint)}")
     try:
-        return record(**values)
+        return record(**values, **extra)
     except InputError as error:
         file, _, name = place.rpartition(": ")
         said = str(error) if str(error).startswith(f"{name}.") else f"{name}: {error}"

@@ -11,7 +11,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from specsim.checks import positive as _positive
+from specsim.checks import whole as _whole
 from specsim.errors import ScenarioError
+from specsim.policies.spec import PolicySpec
 
 __all__ = [
     "METHODS",
@@ -27,18 +30,6 @@ __all__ = [
 Method = Literal["draft_model", "eagle", "eagle3", "mtp", "ngram"]
 METHODS: tuple[Method, ...] = ("draft_model", "eagle", "eagle3", "mtp", "ngram")
 RouterName = Literal["round_robin", "least_outstanding"]
-
-
-def _whole(place: str, value: object, low: int, high: int | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise ScenarioError(f"{place} must be a whole number >= {low}, got {value!r}")
-    if high is not None and value > high:
-        raise ScenarioError(f"{place} must be a whole number in {low}..{high}, got {value!r}")
-
-
-def _positive(place: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
-        raise ScenarioError(f"{place} must be a finite number > 0, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,63 +158,6 @@ class Slo:
         _positive("slo.share", self.share)
         if self.share > 1:
             raise ScenarioError(f"slo.share must be <= 1, got {self.share!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class PolicySpec:
-    """How many tokens to draft, as a rule that an engine could follow.
-
-    off          no speculation, machinery not loaded
-    static       always `num_spec_tokens`
-    schedule     by the number of requests in the step: `table` of (first, last, k); gaps and tail carry the previous k
-    off_above    `num_spec_tokens` while at most `batch_limit` requests are in the step, else 0
-    goodput      the k of 0..`num_spec_tokens` with most expected tokens per second at this batch and context
-    """
-
-    kind: Literal["off", "static", "schedule", "off_above", "goodput"]
-    """Rule by which k is chosen; `goodput` is shown as `adaptive` in tables, and no engine offers it."""
-    num_spec_tokens: int = 0
-    """Largest k that the policy may choose; sizes buffers and lookahead as the engine does."""
-    table: tuple[tuple[int, int, int], ...] = ()
-    """Rows (first, last, k) of a schedule, by requests in the step."""
-    batch_limit: int = 0
-    """Most requests in a step at which `off_above` still drafts."""
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("off", "static", "schedule", "off_above", "goodput"):
-            raise ScenarioError(f"policy.kind '{self.kind}' is not off, static, schedule, off_above or goodput")
-        _whole("policy.num_spec_tokens", self.num_spec_tokens, 0, 64)
-        if self.kind == "off" and self.num_spec_tokens:
-            raise ScenarioError("policy off takes no num_spec_tokens")
-        if self.kind == "schedule":
-            last = 0
-            if not self.table or self.table[0][0] != 1:
-                raise ScenarioError("policy.table must be rows [first, last, k] whose first range starts at 1")
-            for row in self.table:
-                if len(row) != 3:
-                    raise ScenarioError(f"policy.table rows are [first, last, k], got {row!r}")
-                for value, low in zip(row, (1, 1, 0), strict=True):
-                    _whole("policy.table", value, low)
-                if row[0] <= last or row[1] < row[0]:
-                    raise ScenarioError(f"policy.table ranges must rise without overlap, got {row!r} after {last}")
-                if row[2] > self.num_spec_tokens:
-                    raise ScenarioError(f"policy.table k {row[2]} exceeds num_spec_tokens {self.num_spec_tokens}")
-                last = row[1]
-        if self.kind == "off_above":
-            _whole("policy.batch_limit", self.batch_limit, 0)
-
-    @property
-    def label(self) -> str:
-        """Short name for tables, e.g. `k=3`, `off`, `schedule 5/1/0`."""
-        if self.kind == "static":
-            return f"k={self.num_spec_tokens}"
-        if self.kind == "schedule":
-            return "schedule " + "/".join(str(k) for _, _, k in self.table)
-        if self.kind == "off_above":
-            return f"k={self.num_spec_tokens} to {self.batch_limit}"
-        if self.kind == "goodput":
-            return f"adaptive<={self.num_spec_tokens}"
-        return "off"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,13 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("specsim", "scenarios", "db", "calibrate")
 
 LEVELS: dict[str, int] = {
-    "specsim.errors": 0,
+    **dict.fromkeys(("specsim.errors", "specsim.checks"), 0),
     **dict.fromkeys(
-        ("specsim.config", "specsim.records", "specsim.shapes", "specsim.profiles", "specsim.traces", "specsim.rng"), 1
+        (
+            "specsim.config", "specsim.records", "specsim.shapes", "specsim.profiles", "specsim.traces", "specsim.rng",
+            "specsim.policies",
+        ),
+        1,
     ),
     **dict.fromkeys(
         (
@@ -28,7 +32,7 @@ LEVELS: dict[str, int] = {
         ),
         2,
     ),
-    **dict.fromkeys(("specsim.policies", "specsim.scheduler"), 3),
+    "specsim.scheduler": 3,
     "specsim.engine": 4,
     **dict.fromkeys(("specsim.stats", "specsim.metrics", "specsim.planner"), 5),
     **dict.fromkeys(("scenarios", "calibrate", "db"), 6),

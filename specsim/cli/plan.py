@@ -21,6 +21,9 @@ from specsim.cli.scenario_options import (
 from specsim.cli.trace import trace_options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from specsim.config import PolicySpec
     from specsim.planner.plan import PlanJob
     from specsim.planner.question import PlanSettings, Question
     from specsim.traces.model import Trace
@@ -38,6 +41,7 @@ INTERRUPTED = 130
 @deployment_options
 @speculation_options
 @slo_options
+@click.option("--policy", "policies", multiple=True, metavar="POLICY", help="Compare this one too; may be repeated.")
 @click.option("--loads", metavar="R[,R...]", help="Requests per second to compare at; default: up to capacity.")
 @click.option("--replications", type=int, metavar="N", help="Paired replications; default 5.")
 @click.option("--max-requests", type=int, metavar="N", help="Requests simulated at each load; default 10000.")
@@ -61,10 +65,10 @@ def plan(db: str | None, no_store: bool, full: bool, as_json: bool, **values: An
 
         raise ScenarioError("--db and --no-store exclude each other; give one of the two")
     try:
-        question, settings, trace = _read(values)
+        question, settings, trace, policies = _read(values)
         from specsim.planner.plan import prepare
 
-        job = prepare(question, trace, settings)
+        job = prepare(question, trace, settings, policies=policies)
         result = _simulate(job, trace, db, store_it=not no_store)
     except KeyboardInterrupt:
         click.echo("\nStopped before anything was simulated; nothing was stored.", err=True)
@@ -77,7 +81,7 @@ def plan(db: str | None, no_store: bool, full: bool, as_json: bool, **values: An
         click.echo(plan_text(result, full=full, color=sys.stdout.isatty()), nl=False)
 
 
-def _read(values: dict[str, Any]) -> tuple[Question, PlanSettings, Trace]:
+def _read(values: dict[str, Any]) -> tuple[Question, PlanSettings, Trace, tuple[PolicySpec, ...]]:
     """Everything that the flags and the scenario say, resolved."""
     from dataclasses import replace
     from pathlib import Path
@@ -87,6 +91,7 @@ def _read(values: dict[str, Any]) -> tuple[Question, PlanSettings, Trace]:
     from specsim.planner.question import PlanSettings
 
     assumed = _assumed(values)
+    further = _policies(values.pop("policies"))
     deployment = speculation = slo = workload = None
     settings, folder, place = PlanSettings(), Path(), "plan"
     name = values.pop("scenario")
@@ -96,6 +101,7 @@ def _read(values: dict[str, Any]) -> tuple[Question, PlanSettings, Trace]:
         item = load_scenario(name)
         deployment, speculation, slo, workload = item.deployment, item.speculation, item.slo, item.workload
         settings, folder, place = item.plan, item.folder, str(item.path)
+        further = (*item.policies, *further)
     elif values["trace"] is None:
         raise ScenarioError(
             "plan needs a request log: give --trace FILE, or --scenario with a [workload]; for fixed lengths without a "
@@ -124,7 +130,18 @@ def _read(values: dict[str, Any]) -> tuple[Question, PlanSettings, Trace]:
             f"over; use specsim crossover or simulate, or give --trace"
         )
     trace = read_workload(workload, folder=Path() if values["trace"] else folder, seed=settings.seed)
-    return question, settings, trace
+    return question, settings, trace, further
+
+
+def _policies(texts: Sequence[str]) -> tuple[PolicySpec, ...]:
+    from specsim.errors import ScenarioError
+    from specsim.policies import parse_policy
+
+    found = tuple(map(parse_policy, texts))
+    for text, policy in zip(texts, found, strict=True):
+        if found.count(policy) > 1:
+            raise ScenarioError(f"--policy {text} is given twice; leave one out")
+    return found
 
 
 def _loads(text: str) -> tuple[float, ...]:

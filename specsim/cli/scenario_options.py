@@ -7,20 +7,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
-    from specsim.config import Deployment, PolicySpec, Slo, Speculation
+    from specsim.config import Deployment, Slo, Speculation
 
 __all__ = [
     "deployment_from",
     "deployment_options",
     "parse_numbers",
-    "parse_policy",
     "parse_whole_numbers",
     "slo_from",
     "slo_options",
@@ -203,47 +202,3 @@ def parse_whole_numbers(text: str, flag: str, *, low: int) -> tuple[int, ...]:
         if number < low:
             raise ScenarioError(f"{flag} must be at least {low}, got {number}")
     return numbers
-
-
-_POLICIES: Mapping[str, str] = {
-    "off": "off",
-    "static": "static:K",
-    "schedule": "schedule:FIRST-LAST=K,...",
-    "off_above": "off_above:K:BATCH",
-    "goodput": "goodput:K",
-}
-
-
-def parse_policy(text: str) -> PolicySpec:
-    """A policy as the command line writes it: `off`, `static:3`, `schedule:1-16=5,17-64=3,65-512=0`,
-    `off_above:3:64` or `goodput:5`.
-
-    Raises:
-        ScenarioError: an unknown kind, or figures that do not fit it.
-    """
-    from specsim.config import PolicySpec
-    from specsim.errors import ScenarioError, nearest
-
-    kind, _, rest = text.strip().partition(":")
-    kind = kind.lower().replace("-", "_")
-    if kind not in _POLICIES:
-        raise ScenarioError(f"policy {text!r}: unknown kind{nearest(kind, _POLICIES)}; one of "
-                            f"{', '.join(_POLICIES.values())}")  # fmt: skip
-    try:
-        if kind == "off" and not rest:
-            return PolicySpec("off")
-        if kind in ("static", "goodput"):
-            return PolicySpec(kind, int(rest))  # type: ignore[arg-type]
-        if kind == "off_above":
-            k, limit = rest.split(":")
-            return PolicySpec("off_above", int(k), batch_limit=int(limit))
-        if kind == "schedule":
-            rows = []
-            for piece in rest.split(","):
-                batches, k = piece.split("=")
-                first, _, last = batches.partition("-")
-                rows.append((int(first), int(last or first), int(k)))
-            return PolicySpec("schedule", max(k for _, _, k in rows), table=tuple(rows))
-    except ValueError:
-        pass
-    raise ScenarioError(f"policy {text!r} must be {_POLICIES[kind]}, with whole numbers")

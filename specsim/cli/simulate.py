@@ -14,7 +14,6 @@ from specsim.cli.scenario_input import overruled_workload, read_workload
 from specsim.cli.scenario_options import (
     deployment_from,
     deployment_options,
-    parse_policy,
     slo_from,
     slo_options,
     speculation_from,
@@ -34,7 +33,9 @@ _BIG_FILE_BYTES = 20 << 20
 
 @click.command()
 @click.argument("scenario")
-@click.option("--policy", metavar="POLICY", help="off, static:K, schedule:1-16=5,17-512=0, off_above:K:B or goodput:K.")
+@click.option(
+    "--policy", metavar="POLICY", help="E.g. off, static:3, schedule:1-16=5,17-512=0, ema:5; see reference/policies."
+)
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of luck and of everything drawn.  [default: the plan's]")
 @click.option("--concurrency", type=int, metavar="N", help="Keep N requests in flight instead of arrival times.")
 @click.option("--warmup-share", type=float, metavar="SHARE", help="Requests at the start that do not count.")
@@ -164,11 +165,19 @@ def _prepare(item: ScenarioFile, policy: str | None, plain: bool) -> SingleRun:
 def _policy(item: ScenarioFile, text: str | None) -> tuple[PolicySpec, tuple[str, ...]]:
     """The policy of the flag, of the file, or static at the k nearest to 3."""
     from specsim.config import PolicySpec
+    from specsim.policies import parse_policy
 
     if text is not None:
         return parse_policy(text), ()
-    if item.policy is not None:
-        return item.policy, ()
+    if len(item.policies) > 1:
+        from specsim.errors import ScenarioError
+
+        labels = ", ".join(policy.label for policy in item.policies)
+        raise ScenarioError(
+            f"{item.path}: has several policies ({labels}), and simulate runs one: name it with --policy"
+        )
+    if item.policies:
+        return item.policies[0], ()
     k = min(item.speculation.num_spec_tokens, key=lambda k: (abs(k - 3), k))
     return PolicySpec("static", k), (f"No policy is given: static k={k} is assumed.",)
 

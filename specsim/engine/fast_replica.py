@@ -24,7 +24,7 @@ from specsim.engine.rounds import RoundTable
 from specsim.errors import InvariantError
 from specsim.kv_cache import KVCache
 from specsim.latency import StepCost, StepWork
-from specsim.policies import Policy
+from specsim.policies import Observed, Policy
 from specsim.scheduler import never_fits
 from specsim.workload import Workload
 
@@ -84,6 +84,13 @@ class FastReplica:
         """Those of them that are in the decode batch."""
         self._preempted: set[int] = set()
         """Requests that were ever preempted."""
+        self._watches = policy.watches != "nothing"
+        self._seen = Observed()
+        self._counts_iterations = policy.watches == "completed"
+        self._iterations: dict[int, int] = {}
+        """Steps in which a request emitted tokens; of those that decode, less `_decode_steps`, which counts for all."""
+        self._decode_steps = 0
+        self._completed: list[tuple[int, int]] = []
         self._constant = policy.constant
         self._next_k = policy.num_spec_tokens if policy.constant else 0
         self._work = StepWork(machinery=machinery, next_num_spec_tokens=self._next_k)
@@ -166,6 +173,11 @@ class FastReplica:
             regular = peek.served - len(done.resumed)
             if regular:
                 recorder.gaps.add(now_s - self._began_s, regular)
+        if self._counts_iterations:
+            self._completed = []
+            self._decode_steps += 1
+            for request in done.waited:
+                self._iterations[request] -= 1
         if done.resumed or done.waited:
             self._note_late(done.resumed, done.waited, now_s, measured)
         finished = []
@@ -176,6 +188,12 @@ class FastReplica:
         for request in self._completing:
             if self._complete_prompt(request, now_s, measured):
                 finished.append(request)
+        if self._watches:
+            seen = self._seen
+            seen.batch, seen.rounds, seen.draft_rounds = self._size, peek.served, peek.draft_rounds
+            seen.drafted, seen.accepted = peek.draft_tokens, done.gained - peek.served
+            seen.completed = self._completed
+            self._policy.observe(seen)
         return finished
 
     def view(self) -> StepView:
@@ -235,6 +253,8 @@ class FastReplica:
 
     def _complete_prompt(self, request: int, now_s: float, measured: bool) -> bool:
         emitted = self._emitted.pop(request, 0) + 1 if self._emitted else 1
+        if self._counts_iterations:
+            self._iterations[request] = self._iterations.get(request, 0) + 1 - self._decode_steps
         if emitted == 1:
             self._recorder.rows.first_token_s[request] = now_s
         else:
@@ -249,6 +269,9 @@ class FastReplica:
 
     def _finish(self, request: int, now_s: float) -> None:
         self._recorder.rows.finish_s[request] = now_s
+        if self._counts_iterations:
+            iterations = self._iterations.pop(request) + self._decode_steps
+            self._completed.append((self._output[request], iterations))
         self._kv.release(request)
         if self._hashes:
             del self._hashes[request]
@@ -263,6 +286,8 @@ class FastReplica:
         else:
             emitted, blocks = self._batch.pop_tail(request)
             self._emitted[request] = emitted
+            if self._counts_iterations:
+                self._iterations[request] += self._decode_steps
             self._kv.total[request] += blocks
             self._last_emit_s.setdefault(request, now_s)
             self._late.discard(request)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from specsim.config import ReplicaLimits
 from specsim.engine.recorder import Recorder
 from specsim.engine.replica import StepView
 from specsim.latency import StepCost, StepWork
-from specsim.policies import Policy
+from specsim.policies import Observed, Policy
 from specsim.request import Request
 from specsim.scheduler import Scheduler, StepPlan, never_fits
 from specsim.workload import Workload
@@ -58,6 +60,8 @@ class PlainReplica:
         self._plan = StepPlan()
         self._next_k = 0
         self._began_s = 0.0
+        self._iterations: Counter[int] = Counter()
+        """Steps in which a request emitted tokens, for policies that watch completions."""
 
     def submit(self, request: int, now_s: float) -> bool:
         prompt = self.workload.prompt_tokens[request]
@@ -112,6 +116,7 @@ class PlainReplica:
         used_blocks = self.scheduler.kv.pool.used
         emitted: dict[int, int] = {}
         finished: list[int] = []
+        completed: list[tuple[int, int]] = []
         rounds = draft_rounds = gained = 0
         for item in self._plan.scheduled:
             i, position = item.request.request_id, item.request.num_emitted_tokens
@@ -125,6 +130,7 @@ class PlainReplica:
             else:
                 continue
             emitted[i] = count
+            self._iterations[i] += 1
             if position == 0:
                 rows.first_token_s[i] = now_s
             elif measured:
@@ -135,6 +141,7 @@ class PlainReplica:
                 rows.finish_s[i] = now_s
                 self.outstanding_tokens -= item.request.prompt_tokens
                 del self._last_emit_s[i]
+                completed.append((position + count, self._iterations.pop(i)))
         if measured:
             self.recorder.step(
                 now_s - self._began_s,
@@ -146,6 +153,21 @@ class PlainReplica:
                 gained=gained,
                 prefilled=self.work.prefill_tokens,
                 next_k=self._next_k,
+            )
+        if self.policy.watches != "nothing":
+            decoding = [item for item in self._plan.scheduled if item.request.is_decoding]
+            self.policy.observe(
+                Observed(
+                    batch=len(self._plan.scheduled),
+                    rounds=rounds,
+                    draft_rounds=draft_rounds,
+                    drafted=self.work.draft_tokens,
+                    accepted=gained - rounds,
+                    completed=completed,
+                    requests=np.array([item.request.request_id for item in decoding], dtype=np.int64),
+                    drafts=np.array([item.num_draft_tokens for item in decoding], dtype=np.int64),
+                    emitted=np.array([emitted[item.request.request_id] for item in decoding], dtype=np.int64),
+                )
             )
         self.scheduler.update(self._plan, emitted, set(finished), self._drafts)
         return finished

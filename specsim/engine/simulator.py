@@ -20,7 +20,7 @@ from specsim.engine.replica import Replica
 from specsim.engine.router import ClosedLoop, OpenLoop
 from specsim.errors import InvariantError, ScenarioError
 from specsim.latency import StepCost
-from specsim.policies import make_policy
+from specsim.policies import EngineView, make_policy
 from specsim.records import RequestColumns, RunResult
 from specsim.workload import Workload
 
@@ -75,11 +75,13 @@ def simulate(
         drafts = None if acceptance is None else acceptance.expected_drafts(num_spec_tokens)
         return cost.decode_step_s(batch, context_tokens, num_spec_tokens, machinery=True, drafts_per_request=drafts)
 
-    rule = make_policy(policy, expected_length=_expected_length(workload), step_s=step_s)
+    view = EngineView(None if acceptance is None else acceptance.expected_length, step_s)
     make = PlainReplica if plain else FastReplica
     machinery = policy.kind != "off"
     env = simpy.Environment()
-    fleet: list[Replica] = [make(index, workload, limits, rule, cost, machinery, recorder) for index in range(replicas)]
+    fleet: list[Replica] = [
+        make(index, workload, limits, make_policy(policy, view), cost, machinery, recorder) for index in range(replicas)
+    ]
     if observers:
         fleet = observed(fleet, recorder, observers)
     source: OpenLoop | ClosedLoop
@@ -127,7 +129,3 @@ def _serve(
         now_s = env.now
         for request in replica.end_step(now_s):
             source.finished(request, now_s)
-
-
-def _expected_length(workload: Workload):  # type: ignore[no-untyped-def]
-    return None if workload.acceptance is None else workload.acceptance.expected_length

@@ -91,15 +91,21 @@ class PlanJob:
             "last_arrival_s": float(self.trace.arrival_s[-1]),
             "trace_notes": list(self.trace.meta.notes),
             "settings": settings,
+            "policies": [asdict(policy) for policy in self.policies],
         }
 
 
-def prepare(question: Question, trace: Trace, settings: PlanSettings) -> PlanJob:
-    """Choose requests, replications, policies and loads.
+def prepare(
+    question: Question, trace: Trace, settings: PlanSettings, *, policies: Sequence[PolicySpec] = ()
+) -> PlanJob:
+    """Choose requests, replications, policies and loads; `policies` are compared beside the planner's own.
 
     Raises:
         TraceError: when the trace has no rate (fewer than two arrival times), or nothing of it can be served.
+        ScenarioError: when a policy drafts more than the acceptance model knows.
     """
+    for policy in policies:
+        question.check_policy(policy)
     if len(trace) < 2 or trace.span_s <= 0:
         raise TraceError(
             f"{trace.meta.source}: {len(trace)} request(s) over {trace.span_s:g} s have no arrival rate to plan for; "
@@ -126,7 +132,7 @@ def prepare(question: Question, trace: Trace, settings: PlanSettings) -> PlanJob
         trace=simulated,
         settings=settings,
         stretches=tuple(cut),
-        policies=_policies(question, context, _batch_at(question, simulated, context)),
+        policies=_policies(question, context, _batch_at(question, simulated, context), policies),
         loads_per_s=loads,
         own_per_s=own,
         log_requests=len(chosen),
@@ -201,8 +207,8 @@ def _batch_at(question: Question, trace: Trace, context: int) -> int:
     return round(batch)
 
 
-def _policies(question: Question, context: int, batch: int) -> tuple[PolicySpec, ...]:
-    """Off, each static k, and (when k changes with the batch) the schedule and adaptive.
+def _policies(question: Question, context: int, batch: int, further: Sequence[PolicySpec]) -> tuple[PolicySpec, ...]:
+    """Off, each static k, (when k changes with the batch) the schedule, adaptive, and what else was asked for.
 
     Second comes the static k that is best at `batch` requests; it is the one tried with shifted acceptance.
     """
@@ -214,4 +220,4 @@ def _policies(question: Question, context: int, batch: int) -> tuple[PolicySpec,
     found.append(PolicySpec("goodput", question.max_k))
     best = max(ks, key=lambda k: surface.speedup(question, batch, context, k))
     found.sort(key=lambda p: (p.kind != "off", not (p.kind == "static" and p.num_spec_tokens == best)))
-    return tuple(found)
+    return tuple({policy.label: policy for policy in (*found, *further)}.values())

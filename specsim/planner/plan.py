@@ -30,6 +30,7 @@ from specsim.planner.job import SENSITIVITY, PlanJob, prepare
 from specsim.planner.parts import cost_part, crossing_part, deployment_part, profile_part, trace_part
 from specsim.planner.search import narrow, search_rows
 from specsim.planner.verdict import recommendation, settle
+from specsim.policies import kind_of
 from specsim.stats import paired_ratio
 from specsim.traces.model import Trace
 from specsim.traces.stats import describe
@@ -78,7 +79,7 @@ def answer(job: PlanJob, trace: Trace, points: dict[Key, dict[str, Any]]) -> dic
     by_load = [load_crossing(table, label) for label in labels if label != "off"]
     capacity = capacity_rows(table, question.slo.share)
     # what no engine offers is compared, but not recommended
-    order = _simplest_first([policy for policy in job.policies if policy.kind != "goodput"])
+    order = _simplest_first([policy for policy in job.policies if question.offers(policy)])
     best = {load: best_policy(table, load, order) for load in job.loads_per_s}
     by_label = {policy.label: policy for policy in job.policies}
     at = decision_load(table, job.own_per_s)
@@ -132,8 +133,7 @@ def _alternatives(job: PlanJob, table: LoadTable, chosen: PolicySpec, at: float)
 
 
 def _simplest_first(policies: Sequence[PolicySpec]) -> list[str]:
-    rank = {"off": 0, "static": 1, "off_above": 2, "schedule": 3, "goodput": 4}
-    return [p.label for p in sorted(policies, key=lambda p: (rank[p.kind], p.num_spec_tokens))]
+    return [p.label for p in sorted(policies, key=lambda p: (kind_of(p.kind).rank, p.num_spec_tokens))]
 
 
 def _contexts(job: PlanJob) -> list[int]:

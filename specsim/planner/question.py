@@ -14,6 +14,7 @@ from specsim.acceptance import AcceptanceModel
 from specsim.config import Deployment, PolicySpec, ReplicaLimits, Slo, Speculation
 from specsim.errors import ScenarioError
 from specsim.latency import StepCost
+from specsim.policies import kind_of
 from specsim.profiles import LatencyProfile
 
 __all__ = ["PlanSettings", "Question", "Side", "acceptance_fingerprint"]
@@ -93,6 +94,23 @@ class Question:
     def side(self, policy: PolicySpec) -> Side:
         """The side that a policy runs on."""
         return self.off if policy.kind == "off" else self.on
+
+    def offers(self, policy: PolicySpec) -> bool:
+        """Whether the engine of the deployment can be told to follow it."""
+        return self.deployment.engine in kind_of(policy.kind).engines
+
+    def check_policy(self, policy: PolicySpec) -> None:
+        """Refuse a policy that drafts more than the acceptance model knows.
+
+        Raises:
+            ScenarioError: the policy, its k, and what is known.
+        """
+        known = self.acceptance.max_spec_tokens
+        if policy.num_spec_tokens > known:
+            raise ScenarioError(
+                f"policy {policy.label}: k {policy.num_spec_tokens} is more than the acceptance model "
+                f"'{self.acceptance.name}' knows ({known}); lower it"
+            )
 
     @property
     def max_k(self) -> int:

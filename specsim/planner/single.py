@@ -46,12 +46,7 @@ class SingleRun:
     """Whether the slow scheduler runs instead of the fast one."""
 
     def __post_init__(self) -> None:
-        known = self.question.acceptance.max_spec_tokens
-        if self.policy.num_spec_tokens > known:
-            raise ScenarioError(
-                f"policy {self.policy.label}: k {self.policy.num_spec_tokens} is more than the acceptance model "
-                f"'{self.question.acceptance.name}' knows ({known}); lower it"
-            )
+        self.question.check_policy(self.policy)
         if self.concurrency is not None and not 1 <= self.concurrency <= 65536:
             raise ScenarioError(f"concurrency must be a whole number in 1..65536, got {self.concurrency}")
         if not len(self.trace):

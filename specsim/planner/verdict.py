@@ -20,7 +20,7 @@ def recommendation(
 ) -> dict[str, Any]:
     """Which policy at the load that decides (None: the trace's own), where it stops paying, and how sure that is."""
     own = job.own_per_s if at is None else at
-    speculating = [policy.label for policy in job.policies if policy.kind not in ("off", "goodput")]
+    speculating = [p.label for p in job.policies if p.kind != "off" and job.question.offers(p)]
     best = chosen if chosen != "off" else min(
         speculating, key=lambda label: -_mean(table.ratio_to_off(label, own, "e2e_mean_s").mean))  # fmt: skip
     gain = table.ratio_to_off(best, own, "e2e_mean_s")

@@ -107,3 +107,34 @@ def test_a_load_far_above_capacity_names_the_replicas(tmp_path: Path) -> None:
     needed = int(re.search(r"--replicas (\d+)", warning)[1])  # type: ignore[index]
     assert needed >= result["loads"]["own_per_s"] / result["loads"]["capacity_off_per_s"] > needed - 1
     assert next(r for r in result["comparison"] if r["policy"] == "off" and r["load_per_s"] > 500)["saturated"]
+
+
+def test_policies_that_are_asked_for_are_compared_and_stored_too(log: Path, done: dict, tmp_path: Path) -> None:
+    scenario = tmp_path / "case.toml"
+    scenario.write_text('policy = ["off_above:3:4", "static:3"]\n', encoding="utf-8")
+    flags = ("--trace", log, *QUICK, "--scenario", scenario, "--policy", "schedule:1-4=3,5-64=1")
+    more = json.loads(plan(*flags, "--no-store", "--json").stdout)
+    own = done["loads"]["policies"]
+    assert more["loads"]["policies"] == [*own, "k=3 to 4", "schedule 3/1@5"], "k=3 is there already"
+    labels = {row["policy"] for row in more["comparison"]}
+    assert labels == {*own, "k=3 to 4", "schedule 3/1@5"}
+    same = [row for row in more["comparison"] if row["policy"] in own]
+    assert same == done["comparison"], "further policies change nothing for the others"
+    stored = json.loads(plan(*flags, "--db", tmp_path / "x.db", "--json").stdout)
+    fewer = json.loads(plan(*flags[:-2], "--db", tmp_path / "x.db", "--json").stdout)
+    assert stored["plan_id"] != fewer["plan_id"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--policy", "statik:3"), "policy 'statik:3': unknown kind (did you mean 'static'?)"),
+        (("--policy", "static:3", "--policy", "static:3"), "--policy static:3 is given twice; leave one out"),
+        (("--policy", "static:3", "--acceptance-length", "2", "--acceptance-length-k", "1"), None),
+        (("--policy", "static:40"), "policy k=40: k 40 is more than the acceptance model"),
+    ],
+)
+def test_a_wrong_policy_is_refused(log: Path, flags: tuple[str, ...], said: str | None) -> None:
+    result = plan("--trace", log, *QUICK, *flags, "--no-store")
+    assert result.exit_code == (0 if said is None else 2)
+    assert said is None or said in result.stderr

@@ -98,7 +98,7 @@ def test_a_stored_run_can_be_shown_again(case: Path) -> None:
     [
         ("off", "off"),
         ("static:4", "k=4"),
-        ("schedule:1-16=5,17-64=3,65-1024=0", "schedule 5/3/0"),
+        ("schedule:1-16=5,17-64=3,65-1024=0", "schedule 5/3@17/0@65"),
         ("off_above:3:64", "k=3 to 64"),
         ("goodput:5", "adaptive<=5"),
     ],
@@ -153,7 +153,7 @@ def test_requests_are_written_one_a_row(case: Path, tmp_path: Path, suffix: str)
     ("arguments", "said"),
     [
         (("--policy", "statik:3"), "policy 'statik:3': unknown kind (did you mean 'static'?)"),
-        (("--policy", "static"), "policy 'static' must be static:K, with whole numbers"),
+        (("--policy", "static"), "policy 'static' must be static:K, e.g. static:3"),
         (("--policy", "static:-1"), "policy.num_spec_tokens must be a whole number >= 0, got -1"),
         (("--policy", "static:40"), "policy k=40: k 40 is more than the acceptance model"),
         (("--policy", "schedule:5-9=2"), "first range starts at 1"),

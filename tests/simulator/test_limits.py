@@ -17,7 +17,7 @@ from strategies import CROWDED, KINDS, ListedLuck, Watch, World, law, run, serve
 
 from specsim.config import PolicySpec
 from specsim.latency import StepCost
-from specsim.policies import Static
+from specsim.policies.static import Static
 from specsim.profiles import LatencyProfile, PassCost
 from specsim.records import RunResult
 

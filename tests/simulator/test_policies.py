@@ -13,7 +13,10 @@ from strategies import POLICIES, World, run
 from specsim.config import PolicySpec
 from specsim.errors import ScenarioError
 from specsim.latency import StepCost
-from specsim.policies import Goodput, Schedule, Static, make_policy
+from specsim.policies import EngineView, make_policy
+from specsim.policies.goodput import Goodput
+from specsim.policies.schedule import Schedule
+from specsim.policies.static import Static
 
 TABLE = ((1, 2, 5), (3, 4, 2), (6, 9, 0))
 
@@ -128,6 +131,6 @@ def test_k_0_pays_for_loaded_machinery_when_an_adaptive_policy_weighs_it() -> No
 
 @given(spec=POLICIES, batch=st.integers(1, 500), context=st.integers(0, 5000))
 def test_no_policy_exceeds_its_largest_k(spec: PolicySpec, batch: int, context: int) -> None:
-    rule = make_policy(spec, expected_length=FixedLuck().expected_length, step_s=make_cost().decode_step_s)
+    rule = make_policy(spec, EngineView(FixedLuck().expected_length, make_cost().decode_step_s))
     assert 0 <= rule.next_k(batch, batch * context, batch) <= rule.num_spec_tokens == spec.num_spec_tokens
     assert rule.constant == isinstance(rule, Static)

@@ -1,0 +1,109 @@
+"""What a policy sees of an engine, and what it is asked once a step.
+
+Models: the seam between an engine and a rule that chooses how much to draft. Before a step the engine asks with what it
+has scheduled; after it, a policy that watches is told what was drafted and accepted.
+Leaves out: output lengths and coming acceptance, which no engine knows and no policy can reach from here.
+Numbers: none.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import numpy as np
+
+__all__ = ["EngineView", "Observed", "Policy", "StepSeconds", "Watches"]
+
+StepSeconds = Callable[[int, float, int], float]
+"""(requests, context tokens of each, num_spec_tokens) -> seconds of one decode step."""
+
+Watches = Literal["nothing", "totals", "completed", "rounds"]
+"""What a policy is told after a step: nothing; the sums; and the requests that completed; and each round."""
+
+
+def _no_rounds() -> np.ndarray:
+    return np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """What an engine knows before its first request: costs that it has profiled, acceptance that it was told."""
+
+    expected_length: Callable[[int], float] | None = None
+    """num_spec_tokens -> expected tokens a round, bonus included; None: nothing is known."""
+    step_s: StepSeconds | None = None
+    """Decode steps with the machinery loaded; None: not profiled."""
+
+
+@dataclass(slots=True)
+class Observed:
+    """What one step verified and accepted. An engine hands out one object again and again."""
+
+    batch: int = 0
+    """Requests in the step, prefills included."""
+    rounds: int = 0
+    """Decoding requests in it, with drafts or without."""
+    draft_rounds: int = 0
+    """Those of them that had drafts."""
+    drafted: int = 0
+    """Drafts verified, summed."""
+    accepted: int = 0
+    """Drafts that became output, summed: what an engine throws away behind the end of an output does not count."""
+    completed: Sequence[tuple[int, int]] = ()
+    """(tokens, iterations that emitted them) of each request that completed; only for who watches them."""
+    requests: np.ndarray = field(default_factory=_no_rounds)
+    """int64 [rounds]: who was verified, in order of admission; this and what follows only for who watches rounds."""
+    drafts: np.ndarray = field(default_factory=_no_rounds)
+    """int64 [rounds]: drafts verified for each."""
+    emitted: np.ndarray = field(default_factory=_no_rounds)
+    """int64 [rounds]: tokens that each round emitted."""
+
+
+class Policy(ABC):
+    """A rule for one replica; what it remembers is that replica's own.
+
+    A subclass says how many drafts to propose. One that learns sets `watches` and overrides `observe`. One that
+    verifies fewer drafts than were proposed sets `trims` and overrides `trim`.
+    """
+
+    constant: ClassVar[bool] = False
+    """Whether it always chooses `num_spec_tokens`."""
+    watches: ClassVar[Watches] = "nothing"
+    """What `observe` is told; `nothing` means that it is never called."""
+    trims: ClassVar[bool] = False
+    """Whether `trim` is asked before each step."""
+
+    def __init__(self, num_spec_tokens: int) -> None:
+        self.num_spec_tokens = num_spec_tokens
+        """Largest k that it may choose."""
+
+    @abstractmethod
+    def next_k(self, batch: int, kv_tokens: int, decode_requests: int) -> int:
+        """Drafts per request for the next round, 0..`num_spec_tokens`.
+
+        Args:
+            batch: requests scheduled in this step, prefills included.
+            kv_tokens: cached tokens of the decoding ones, summed.
+            decode_requests: how many of them decode.
+        """
+
+    def observe(self, seen: Observed) -> None:
+        """Learn from the step that was just carried out; who watches nothing is not asked."""
+        raise NotImplementedError(f"{type(self).__name__} watches {self.watches} but has no observe")
+
+    def trim(self, requests: np.ndarray, drafts: np.ndarray, prefill_tokens: int, prefill_rows: int) -> np.ndarray:
+        """Drafts to verify in this step, of those that are scheduled.
+
+        Args:
+            requests: int64 [decoding requests], in order of admission.
+            drafts: int64, drafts scheduled for each; not to be changed.
+            prefill_tokens: prompt tokens in the same step.
+            prefill_rows: prompts that end with it and so emit a token.
+
+        Returns:
+            int64 of the same length, each 0..drafts.
+        """
+        raise NotImplementedError(f"{type(self).__name__} trims but has no trim")

@@ -1,0 +1,57 @@
+"""The k with most expected tokens per second, from the cost model and the expected acceptance.
+
+Models: a planner that knows its costs exactly and its acceptance on average (goodput-optimal speculation length, as in
+SmartSpec, arXiv 2406.14066). No engine offers it for its usual drafters; it is what a schedule can be measured against.
+Leaves out: learning; what it was told of acceptance holds throughout. Numbers: the profile and the acceptance model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from specsim.errors import ScenarioError
+from specsim.policies.base import EngineView, Policy, StepSeconds
+from specsim.policies.kind import PolicyKind
+from specsim.policies.spec import PolicySpec
+
+__all__ = ["KIND", "Goodput"]
+
+
+class Goodput(Policy):
+    """Choices are remembered by batch and by context in steps of one eighth of an octave."""
+
+    def __init__(self, num_spec_tokens: int, expected_length: Callable[[int], float], step_s: StepSeconds) -> None:
+        super().__init__(num_spec_tokens)
+        self._lengths = [1.0] + [expected_length(k) for k in range(1, num_spec_tokens + 1)]
+        self._step_s = step_s
+        self._choice: dict[tuple[int, int], int] = {}
+
+    def next_k(self, batch: int, kv_tokens: int, decode_requests: int) -> int:
+        context = kv_tokens // decode_requests if decode_requests else 0
+        octave = max(0, context.bit_length() - 4)
+        bucket = (context >> octave) << octave
+        key = (batch, bucket)
+        k = self._choice.get(key)
+        if k is None:
+            middle = bucket + (1 << octave) / 2
+            rates = [length / self._step_s(batch, middle, k) for k, length in enumerate(self._lengths)]
+            k = self._choice[key] = max(range(len(rates)), key=rates.__getitem__)
+        return k
+
+
+def _make(spec: PolicySpec, view: EngineView) -> Policy:
+    if view.expected_length is None or view.step_s is None:
+        raise ScenarioError("policy goodput needs an acceptance model and a latency profile")
+    return Goodput(spec.num_spec_tokens, view.expected_length, view.step_s)
+
+
+KIND = PolicyKind(
+    name="goodput",
+    summary="the k of 0..`num_spec_tokens` with most expected tokens per second at this batch and context; tables show "
+    "it as `adaptive<=5`; no engine offers it",
+    make=_make,
+    label=lambda spec: f"adaptive<={spec.num_spec_tokens}",
+    spelling="goodput:K",
+    example="goodput:5",
+    rank=5,
+)

@@ -1,0 +1,71 @@
+"""k by the number of requests in the step.
+
+Models: vLLM's num_speculative_tokens_per_batch_size (rows [first, last, k]; gaps and the tail carry the previous k; the
+key counts every request scheduled in the step, prefills included). TensorRT-LLM's draft_len_schedule in both of its
+meanings is spelled as one (`specsim.policies.spellings`).
+Leaves out: vLLM's V1 runner leaves full graphs for piecewise ones under such a table. Numbers: the user's table.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+from specsim.policies.base import Policy
+from specsim.policies.kind import PolicyKind
+from specsim.policies.spec import check_table
+
+__all__ = ["KIND", "Schedule", "rows_from_text"]
+
+
+class Schedule(Policy):
+    """See the module."""
+
+    def __init__(self, table: Sequence[tuple[int, int, int]], num_spec_tokens: int) -> None:
+        super().__init__(num_spec_tokens)
+        # Gaps and the tail carry the previous k, so that where a range starts is all that counts.
+        self._first = [first for first, _, _ in table]
+        self._k = [table[0][2]] + [k for _, _, k in table]
+
+    def next_k(self, batch: int, kv_tokens: int, decode_requests: int) -> int:
+        return self._k[bisect_right(self._first, batch)]
+
+
+def rows_from_text(text: str) -> tuple[tuple[int, int, int], ...]:
+    """Rows of `1-16=5,17-64=3`; a range of one is written `1=5`.
+
+    Raises:
+        ValueError: it is not written so.
+    """
+    rows = []
+    for piece in text.split(","):
+        batches, k = piece.split("=")
+        first, _, last = batches.partition("-")
+        rows.append((int(first), int(last or first), int(k)))
+    return tuple(rows)
+
+
+def _read(parts: Sequence[str]) -> dict[str, Any]:
+    (text,) = parts
+    rows = rows_from_text(text)
+    return {"table": rows, "num_spec_tokens": max(k for _, _, k in rows)}
+
+
+def _label(rows: Sequence[tuple[int, int, int]]) -> str:
+    return "schedule " + "/".join(str(k) if first == 1 else f"{k}@{first}" for first, _, k in rows)
+
+
+KIND = PolicyKind(
+    name="schedule",
+    summary="by the number of requests in the step, rows `[first, last, k]`; gaps and the tail carry the previous k",
+    make=lambda spec, view: Schedule(spec.table, spec.num_spec_tokens),
+    label=lambda spec: _label(spec.table),
+    spelling="schedule:FIRST-LAST=K,...",
+    example="schedule:1-16=5,17-64=3,65-512=0",
+    uses=("num_spec_tokens", "table"),
+    check=lambda spec: check_table("policy.table", spec.table, spec.num_spec_tokens),
+    read=_read,
+    engines=("vllm", "tensorrt_llm"),
+    rank=3,
+)
