@@ -10,6 +10,7 @@ from scenarios.models import default_drafter
 from scenarios.models import model as find_model
 from specsim.analytic import analytic_profile
 from specsim.config import Deployment, ReplicaLimits, Slo, Speculation
+from specsim.efficiency import factors_for
 from specsim.errors import CapacityError, ScenarioError
 from specsim.memory import plan_memory, replica_limits
 from specsim.planner.question import Question, Side
@@ -128,6 +129,7 @@ def _side(target: ModelShape, gpu: Gpu, deployment: Deployment, draft: ModelShap
         kv_dtype=deployment.kv_dtype,
         draft=draft,
         method=method,
+        factors=factors_for(deployment.engine, deployment.engine_version),
     )
     memory = {name: value for name, value in asdict(plan).items() if isinstance(value, int | float)}
     return Side(profile=profile, limits=limits, memory=memory, notes=plan.notes)

@@ -76,6 +76,7 @@ def analytic_profile(
         draft=draft_cost,
         draft_mode="none" if drafter is None else "serial",
         host_s=factors.host_s,
+        host_request_s=factors.host_request_s,
         speculation_host_s=factors.speculation_host_s if loaded else 0.0,
         loaded_host_s=factors.loaded_host_s if drafter else factors.lookup_loaded_host_s if loaded else 0.0,
         loaded_request_s=factors.loaded_request_s if drafter else 0.0,
@@ -212,6 +213,7 @@ def _pass_cost(
         experts_s=routed * WEIGHT_BITS[expert_dtype] / 8 / tp / expert_bandwidth,
         num_experts=shape.num_experts if routed else 0,
         experts_per_token=shape.experts_per_token if routed else 0,
+        expert_sharing=factors.expert_sharing if routed else 1.0,
         knee=factors.draft_knee if is_draft else factors.knee,
     )
 
@@ -252,5 +254,7 @@ def _notes(target: ModelShape, gpu: Gpu, tp: int, weight_dtype: str | None, *, o
         notes.append("Verify attention is assumed not to split the cache (FlashAttention 2): slow at small batch and "
                      "long context.")  # fmt: skip
     if target.moe_layers:
-        notes.append("Experts are assumed to be picked independently by each token; real neighbours share some.")
+        notes.append(
+            "Experts: requests pick theirs independently, w neighbours of one request as w^0.7 strangers would."
+        )
     return tuple(notes)

@@ -106,21 +106,22 @@ class StepCost:
             graph = p.uncaptured_s
         elif p.captured_tokens_max and (not drafts or drafts % decode):
             padded = self._padded[tokens]
-        graph += target.matrix(padded) - target.matrix(tokens)
-        memory = (target.memory_s(tokens) if tokens else 0.0) + (c.head_weights_s if rows else 0.0)
+        alike = target.alike(decode, drafts)
+        graph += target.matrix(padded, alike) - target.matrix(tokens, alike)
+        memory = (target.memory_s(tokens, alike) if tokens else 0.0) + (c.head_weights_s if rows else 0.0)
         fixed = c.fixed_s if tokens else 0.0
         collectives = tokens * c.collective_token_s
         lookup, spoken = self._speculation_s(decode, drafts, work.next_num_spec_tokens, work.machinery)
         return {
             "weights": memory,
-            "compute": target.matrix(tokens) - fixed - collectives + target.head(rows) - memory,
+            "compute": target.matrix(tokens, alike) - fixed - collectives + target.head(rows) - memory,
             "kv": work.kv_tokens * full + work.windowed_kv_tokens * windowed + target.prefill(work),
             "fixed": fixed,
             "collectives": collectives,
             "graph": graph,
             "draft": self._draft_s(work, tokens, width, unsplit),
             "lookup": lookup,
-            "host": p.host_s,
+            "host": p.host_s + decode * p.host_request_s,
             "speculation": spoken,
         }
 
@@ -134,7 +135,8 @@ class StepCost:
         target, draft = self._target, self._draft
         tokens = decode + drafts + work.prefill_tokens
         seconds = terms[0] + work.kv_tokens * terms[1] + work.windowed_kv_tokens * terms[2]
-        seconds += target.matrix(tokens) + target.head(decode + drafts + work.prefill_rows) + target.prefill(work)
+        seconds += target.matrix(tokens, target.alike(decode, drafts))
+        seconds += target.head(decode + drafts + work.prefill_rows) + target.prefill(work)
         if work.prefill_tokens:
             seconds += self.profile.mixed_s
         if k and draft is not None:
@@ -195,7 +197,8 @@ class StepCost:
     def _mixed_terms(self, key: tuple[int, int, int, bool]) -> tuple[float, float, float]:
         """As `_decode_terms`, without matrix work, which depends on the prompt tokens too."""
         _, full, windowed = self._terms(key)
-        base = math.fsum((self.profile.host_s, *self._speculation_s(*key)))
+        host = self.profile.host_s + key[0] * self.profile.host_request_s
+        base = math.fsum((host, *self._speculation_s(*key)))
         if len(self._mixed) >= _MEMO_LIMIT:
             self._mixed.clear()
         terms = self._mixed[key] = (base, full, windowed)
@@ -244,8 +247,10 @@ class StepCost:
         assert draft is not None
         rows = work.decode_requests + work.prefill_rows
         if self.profile.draft_mode == "parallel":
-            return draft.matrix(tokens + rows * (k - 1)) + draft.head(rows * k)
-        seconds = draft.matrix(tokens) + draft.head(rows)
+            return draft.matrix(
+                tokens + rows * (k - 1), draft.alike(rows, work.draft_tokens + rows * (k - 1))
+            ) + draft.head(rows * k)
+        seconds = draft.matrix(tokens, draft.alike(work.decode_requests, work.draft_tokens)) + draft.head(rows)
         if k > 1:
             seconds += (k - 1) * (draft.matrix(rows) + draft.head(rows))
             if work.prefill_rows:
@@ -263,8 +268,9 @@ class StepCost:
         draft = self._draft
         if draft is not None:
             level = math.ceil(nodes / depth)
-            seconds += draft.matrix(batch * (depth + 1)) + draft.head(batch)
-            seconds += (depth - 1) * (draft.matrix(batch * level) + draft.head(batch * level))
+            seconds += draft.matrix(batch * (depth + 1), draft.alike(batch, batch * depth)) + draft.head(batch)
+            alike = draft.alike(batch, batch * (level - 1))
+            seconds += (depth - 1) * (draft.matrix(batch * level, alike) + draft.head(batch * level))
             draft_full, draft_windowed = self._draft_kv_rates(depth, depth + 1.0, unsplit)
             full, windowed_rate = full + draft_full, windowed_rate + draft_windowed
         else:

@@ -29,15 +29,24 @@ class CompiledPass:
 
     def __init__(self, cost: PassCost) -> None:
         self.cost = cost
-        self._matrices: dict[int, float] = {0: 0.0}
+        self._matrices: dict[tuple[int, float], float] = {(0, 0.0): 0.0}
         self._heads: dict[int, float] = {0: 0.0}
 
-    def memory_s(self, tokens: int) -> float:
-        """Read weights and the experts that `tokens` tokens are expected to touch."""
+    def memory_s(self, tokens: int, alike: float = 0.0) -> float:
+        """Read weights and the experts that `tokens` tokens are expected to touch, `alike` of them nothing new."""
         c = self.cost
         if c.experts_s <= 0.0 or c.num_experts <= 0:
             return c.weights_s + c.experts_s
-        return c.weights_s + c.experts_s * (1.0 - (1.0 - c.experts_per_token / c.num_experts) ** tokens)
+        return c.weights_s + c.experts_s * (1.0 - (1.0 - c.experts_per_token / c.num_experts) ** (tokens - alike))
+
+    def alike(self, requests: int, drafts: int) -> float:
+        """Tokens that need not be counted since neighbours in a text share experts: w verified tokens of one request
+        touch as many experts as `w ** expert_sharing` independent ones."""
+        c = self.cost
+        if not drafts or not c.num_experts or c.expert_sharing == 1.0:
+            return 0.0
+        width = 1.0 + drafts / requests
+        return requests * (width - width**c.expert_sharing)
 
     def knee(self, memory: float, compute: float) -> float:
         if memory == 0.0 or compute == 0.0:
@@ -46,13 +55,15 @@ class CompiledPass:
         low, high = (memory, compute) if memory < compute else (compute, memory)
         return high * (1.0 + (low / high) ** self.cost.knee) ** (1.0 / self.cost.knee)
 
-    def matrix(self, tokens: int) -> float:
+    def matrix(self, tokens: int, alike: float = 0.0) -> float:
         """Everything but head and attention of a pass over `tokens` tokens, seconds; 0 for an empty pass."""
-        value = self._matrices.get(tokens)
+        key = (tokens, alike)
+        value = self._matrices.get(key)
         if value is None:
             c = self.cost
-            value = self.knee(self.memory_s(tokens), tokens * c.token_s) + tokens * c.collective_token_s + c.fixed_s
-            self._matrices[tokens] = value
+            memory = self.memory_s(tokens, alike)
+            value = self.knee(memory, tokens * c.token_s) + tokens * c.collective_token_s + c.fixed_s
+            self._matrices[key] = value
         return value
 
     def head(self, rows: int) -> float:

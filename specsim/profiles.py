@@ -62,6 +62,9 @@ class PassCost:
     """Read all routed experts of all MoE layers; a pass reads the share that its tokens touch."""
     num_experts: int = 0
     experts_per_token: int = 0
+    expert_sharing: float = 1.0
+    """Exponent in (0, 1]: w neighbouring tokens of one request touch as many experts as `w ** expert_sharing`
+    independent ones; 1 means that neighbours share no more than strangers."""
     knee: float = 1.0
     decode_kv_pair_s: float = 0.0
     """The same for decoding and verifying, where the kernel does more work a pair (MLA attends in the latent space);
@@ -73,6 +76,8 @@ class PassCost:
             low = 1.0 if f.name == "knee" else 0.0
             if not (isinstance(value, int | float) and math.isfinite(value) and value >= low):
                 raise ProfileError(f"profile term {f.name} must be finite and >= {low:g}, got {value!r}")
+        if not 0.0 < self.expert_sharing <= 1.0:
+            raise ProfileError(f"profile term expert_sharing must lie in 0..1 and above 0, got {self.expert_sharing!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,8 @@ class LatencyProfile:
     """`serial`: num_spec_tokens passes a round; `parallel`: one; `none`: lookup, no model."""
     host_s: float = 0.0
     """Scheduling, sampling and detokenising on the host that is not hidden behind the device, per step."""
+    host_request_s: float = 0.0
+    """The same per decoding request and step: scheduling, input preparation and detokenising grow with the batch."""
     speculation_host_s: float = 0.0
     """Extra host and reject-sampling time per step in which drafts are verified or proposed."""
     loaded_host_s: float = 0.0
@@ -130,8 +137,8 @@ class LatencyProfile:
         if (self.draft is None) != (self.draft_mode == "none"):
             raise ProfileError(f"profile {self.name}: draft_mode '{self.draft_mode}' does not fit draft "
                                f"{'missing' if self.draft is None else 'given'}")  # fmt: skip
-        for name in ("host_s", "speculation_host_s", "loaded_host_s", "loaded_request_s", "lookup_request_s",
-                     "verify_unsplit_requests", "captured_tokens_max", "uncaptured_s", "mixed_s",
+        for name in ("host_s", "host_request_s", "speculation_host_s", "loaded_host_s", "loaded_request_s",
+                     "lookup_request_s", "verify_unsplit_requests", "captured_tokens_max", "uncaptured_s", "mixed_s",
                      "relative_error"):  # fmt: skip
             value = getattr(self, name)
             if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):

@@ -52,8 +52,11 @@ class TreeCost(StepCost):
         decode, rows = work.decode_requests, work.decode_requests + work.prefill_rows
         path = decode + work.draft_tokens
         level = math.ceil(self.num_nodes / self.depth)
-        seconds = draft.matrix(path + work.prefill_tokens) + draft.head(rows) + draft.prefill(work)
-        seconds += (depth - 1) * (draft.matrix(rows * level) + draft.head(rows * level))
+        seconds = draft.matrix(path + work.prefill_tokens, draft.alike(decode, work.draft_tokens))
+        seconds += draft.head(rows) + draft.prefill(work)
+        seconds += (depth - 1) * (
+            draft.matrix(rows * level, draft.alike(rows, rows * (level - 1))) + draft.head(rows * level)
+        )
         if work.prefill_rows:
             prompts = work.prefill_kv_tokens + work.prefill_tokens
             seconds += (depth - 1) * prompts * (draft.cost.kv_token_s + draft.cost.windowed_kv_token_s)

@@ -9,7 +9,7 @@ import pytest
 from scenarios.hardware import gpu, load_gpus
 from scenarios.models import default_drafter, load_models, model
 from specsim.analytic import analytic_profile, divides, kv_values_per_rank
-from specsim.efficiency import Factors, factor_sources
+from specsim.efficiency import FACTORS, Factors, factor_sources, factors_for
 from specsim.errors import CatalogueError, InputError, ProfileError
 from specsim.latency import StepCost, StepWork
 from specsim.profiles import LatencyProfile
@@ -66,6 +66,13 @@ def test_kind_band_and_sources_are_stated() -> None:
     assert profile.covers["gpu"] == "H100 SXM" and profile.covers["draft"] == "eagle-llama-3.1-8b"
     assert {"weight_bandwidth", "compute", "host_s", "gpu", "target"} <= set(profile.sources)
     assert LatencyProfile.from_dict(profile.to_dict()) == profile
+
+
+def test_an_engine_has_one_set_of_factors_and_an_unknown_one_that_of_vllm() -> None:
+    assert factors_for() == factors_for("vllm", "0.33.0") == factors_for("another") == FACTORS
+    assert factors_for("vllm", "0.10.1").eagle3_pass_s > factors_for("vllm", "0.11").eagle3_pass_s == 0.0
+    for engine in ("sglang", "trtllm", "llamacpp"):
+        assert factors_for(engine, "1.2").host_s < FACTORS.host_s
 
 
 def test_every_factor_has_a_source() -> None:

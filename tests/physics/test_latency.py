@@ -136,6 +136,25 @@ def test_experts_touched_follow_the_coverage_formula() -> None:
     assert four - 5.4e-3 == pytest.approx(2e-2 * (1 - (1 - 4 / 64) ** 4))
 
 
+def test_neighbouring_tokens_share_experts_as_published() -> None:
+    """Cohere 2026-04, 8 of 128 experts: the second token shares 38 % with the first, four touch 31 % fewer."""
+    target = dataclasses.replace(MOE, num_experts=128, experts_per_token=8, expert_sharing=0.7)
+    cost = StepCost(profile(target=target, draft=None, draft_mode="none"))
+    one, two, four = (cost.parts(StepWork(1, drafts))["weights"] - 5.4e-3 for drafts in (0, 1, 3))
+    assert one == pytest.approx(2e-2 * 8 / 128)
+    assert two / one == pytest.approx(2 - 0.38, rel=0.05)
+    strangers = (1 - (1 - 8 / 128) ** 4) * 128 / 8
+    assert four / one == pytest.approx(strangers * (1 - 0.31), rel=0.03)
+    requests = cost.parts(StepWork(4, 0))["weights"] - 5.4e-3
+    assert requests / one == pytest.approx(strangers)
+
+
+def test_host_time_grows_with_the_requests_and_not_with_their_drafts() -> None:
+    plain, heavy = (StepCost(profile(host_request_s=seconds)) for seconds in (0.0, 1e-5))
+    for work in (StepWork(40, 0), StepWork(40, 120, machinery=True), StepWork(40, 0, 4000, prefill_tokens=512)):
+        assert heavy.step_s(work) - plain.step_s(work) == pytest.approx(40e-5)
+
+
 def test_an_unsplit_kernel_hurts_verify_at_small_batch_only() -> None:
     cost = StepCost(profile(verify_unsplit_requests=13.5))
 
