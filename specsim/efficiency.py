@@ -153,7 +153,7 @@ _SOURCES: Mapping[str, str] = {
     "host_s": f"{_FIT}: 1.207 ms per step; SGLang: 158.34 tokens/s of Llama-3.1-8B on H100 in its docs leave 0.5 ms; "
     "TensorRT-LLM and llama.cpp: assumed",
     "host_request_s": "assumed: scheduling, input tensors and detokenising; a study of vLLM's scheduling overhead "
-    "(mlsys.wuklab.io) finds it growing with the batch, and SGLang's far smaller",
+    "(WukLab of UC San Diego, 2024) finds it growing with the batch, and SGLang's far smaller",
     "expert_sharing": "Cohere, 'Why MoE models get more from speculative decoding' (2026-04): the second token shares "
     "38 % of the experts of the first, four tokens touch 31 % fewer than strangers would; both are 0.70",
     "speculation_host_s": "vLLM PR 20780: EAGLE steps at k=2..7 extrapolated to k=0 lie 0.65 ms over plain decoding; "
