@@ -116,9 +116,7 @@ def _batch(off: Side, on: Side) -> list[str]:
     if abs(after / before - 1) < _NOTED:
         return []
     why = "since requests leave sooner" if after < before else "since requests stay longer or more are admitted"
-    return [
-        f"{after:.1f} requests decode in a step instead of {before:.1f}, {why}."
-    ]
+    return [f"{after:.1f} requests decode in a step instead of {before:.1f}, {why}."]
 
 
 def _prompts(one: Side, other: Side | None) -> list[str]:
