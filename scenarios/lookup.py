@@ -17,9 +17,9 @@ from specsim.errors import CatalogueError, nearest
 __all__ = ["NameIndex", "check_keys", "name_key", "one_line", "packaged_toml"]
 
 
-def packaged_toml(name: str) -> dict[str, Any]:
-    """The parsed file `name` of the packaged catalogue."""
-    return tomllib.loads(files("scenarios").joinpath("catalogue", name).read_text(encoding="utf-8"))
+def packaged_toml(name: str, *, folder: str = "catalogue") -> dict[str, Any]:
+    """The parsed file `name` of the packaged catalogue, or of another packaged folder."""
+    return tomllib.loads(files("scenarios").joinpath(folder, name).read_text(encoding="utf-8"))
 
 
 def check_keys(entry: Mapping[str, Any], known: Iterable[str], place: str) -> None:

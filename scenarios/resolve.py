@@ -16,7 +16,7 @@ from specsim.memory import plan_memory, replica_limits
 from specsim.planner.question import Question, Side
 from specsim.shapes import Gpu, ModelShape
 
-__all__ = ["STAND_IN", "resolve"]
+__all__ = ["STAND_IN", "find_drafter", "resolve"]
 
 STAND_IN = (Deployment(), Speculation())
 """What `specsim plan` assumes when nothing is said: Llama-3.1-8B on one H100 SXM with its EAGLE head, the pair for
@@ -45,7 +45,7 @@ def resolve(deployment: Deployment, speculation: Speculation, slo: Slo, *, assum
     """
     gpu = find_gpu(deployment.gpu)
     target = find_model(deployment.target)
-    draft = _drafter(target, speculation)
+    draft = find_drafter(target, speculation)
     method = speculation.method
     off = _side(target, gpu, deployment, None, "none")
     try:
@@ -97,7 +97,13 @@ def _repositories(
     return found
 
 
-def _drafter(target: ModelShape, speculation: Speculation) -> ModelShape | None:
+def find_drafter(target: ModelShape, speculation: Speculation) -> ModelShape | None:
+    """The drafter of a speculation, None for methods that run no model.
+
+    Raises:
+        CatalogueError: unknown, or the target has none of the method.
+        ScenarioError: the method cannot use it.
+    """
     if speculation.method in _LOOKUP:
         if speculation.draft is not None:
             raise ScenarioError(

@@ -20,6 +20,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "hardware": ("specsim.cli.catalogue:hardware", "GPUs that the catalogue knows."),
     "model": ("specsim.cli.catalogue:model", "Models and drafters that the catalogue knows."),
     "runs": ("specsim.cli.runs:runs", "Look at, compare, export and delete stored plans and runs."),
+    "validate": ("specsim.cli.validate:validate", "Hold predictions against what others have measured."),
     "report": ("specsim.cli.report:report", "Print a stored plan or run again."),
 }
 """Command -> where it lives, and its one-line help (a test keeps it equal to the command's own)."""

@@ -9,20 +9,18 @@ Leaves out: arrivals, and so queueing (`specsim plan`); shared prefixes.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from specsim.acceptance import AcceptanceModel
 from specsim.config import PolicySpec, ReplicaLimits
 from specsim.engine.simulator import simulate
 from specsim.errors import ScenarioError
 from specsim.latency import StepCost
 from specsim.metrics import summarise
 from specsim.planner.question import Question
-from specsim.planner.surface import batch_limit, batches_up_to
 from specsim.records import RunResult
 from specsim.rng import Purpose, stream
 from specsim.scheduler import never_fits
@@ -32,8 +30,8 @@ from specsim.traces.recipe import LengthSpec
 from specsim.tree_cost import TreeCost, tree_limits
 from specsim.workload import Workload
 
-__all__ = ["CrossoverSettings", "Point", "Turn", "find_turns", "requests_needed", "run_point", "steady_trace",
-           "surface_batch"]  # fmt: skip
+__all__ = ["CrossoverSettings", "PairedLoop", "Point", "requests_needed", "run_point", "speculating_side",
+           "steady_trace"]  # fmt: skip
 
 _POOL = 4096
 """Drawn pairs of lengths from which the first wave is picked."""
@@ -49,7 +47,7 @@ class CrossoverSettings:
     prompt: LengthSpec
     output: LengthSpec
     num_spec_tokens: int
-    """Drafts of a chain, or the depth of a tree."""
+    """Drafts of a chain, or the depth of a tree; 0: speculation is loaded and drafts nothing."""
     tree_nodes: int | None = None
     """Drafts verified a round when they form a tree; None: a chain."""
     seeds: int = 5
@@ -61,8 +59,8 @@ class CrossoverSettings:
         for c in self.concurrency:
             if isinstance(c, bool) or not isinstance(c, int) or not 1 <= c <= 65536:
                 raise ScenarioError(f"concurrency must be whole numbers in 1..65536, got {c!r}")
-        if self.num_spec_tokens < 1:
-            raise ScenarioError(f"k must be a whole number >= 1, got {self.num_spec_tokens!r}; off is always compared")
+        if self.num_spec_tokens < 0:
+            raise ScenarioError(f"k must be a whole number >= 0, got {self.num_spec_tokens!r}; off is always compared")
         if self.tree_nodes is not None and self.tree_nodes < self.num_spec_tokens:
             raise ScenarioError(
                 f"tree nodes {self.tree_nodes!r} are fewer than the depth k={self.num_spec_tokens}; give all drafts "
@@ -105,20 +103,6 @@ class Point:
     def queued(self) -> bool:
         """Whether some of the requests in flight could not run at once."""
         return min(self.running_off, self.running_on) < _ALMOST_ALL * self.concurrency
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A place where the sign of the gain turns, between two simulated concurrencies."""
-
-    concurrency: float
-    """Interpolated on logarithmic scales."""
-    low: int | None
-    """Largest concurrency before it at which the sides differ beyond the interval."""
-    high: int | None
-    """Smallest one after it."""
-    stops: bool
-    """True: speculation stops paying here; False: it begins to."""
 
 
 def requests_needed(concurrency: int, output_tokens: float) -> int:
@@ -173,48 +157,84 @@ def run_point(question: Question, settings: CrossoverSettings, concurrency: int)
         ScenarioError: when no request of these lengths fits.
         CapacityError: when a tree does not fit the token budget.
     """
-    k = settings.num_spec_tokens
-    on_cost, on_limits = speculating_side(question, settings, concurrency)
-    sides = (
-        (PolicySpec("off"), question.off.cost, question.off.limits),
-        (PolicySpec("static", k), on_cost, on_limits),
-    )
-    count = requests_needed(concurrency, settings.output.mean)
-    rows: list[list[tuple[float, ...]]] = [[], []]
-    refused = 0
-    for seed in range(settings.seed, settings.seed + settings.seeds):
-        trace, lost = _fitting(
-            steady_trace(settings.prompt, settings.output, concurrency, count, seed), question, on_limits, k
+    return PairedLoop(question, settings, concurrency).point(question.acceptance)
+
+
+class PairedLoop:
+    """One concurrency, off and on: speculation off is simulated once, on for every acceptance that is asked for.
+
+    All of them meet the same requests, and the same uniforms decide what is accepted, so that more acceptance never
+    means other luck.
+
+    Raises:
+        ScenarioError: when no request of these lengths fits.
+        CapacityError: when a tree does not fit the token budget.
+    """
+
+    def __init__(self, question: Question, settings: CrossoverSettings, concurrency: int) -> None:
+        self.concurrency = concurrency
+        self._question = question
+        self._k = settings.num_spec_tokens
+        self._on_cost, self._on_limits = speculating_side(question, settings, concurrency)
+        self._count = requests_needed(concurrency, settings.output.mean)
+        self._refused = 0
+        self._traces: list[tuple[int, Trace]] = []
+        for seed in range(settings.seed, settings.seed + settings.seeds):
+            drawn = steady_trace(settings.prompt, settings.output, concurrency, self._count, seed)
+            trace, lost = _fitting(drawn, question, self._on_limits, self._k)
+            self._refused += lost
+            self._traces.append((seed, trace))
+        self._off: list[_Figures] | None = None
+
+    def point(self, acceptance: AcceptanceModel) -> Point:
+        """Both sides, all seeds, under one acceptance."""
+        if self._off is None:
+            side = self._question.off
+            self._off = self._run(PolicySpec("off"), side.cost, side.limits, None)
+        on = self._run(PolicySpec("static", self._k), self._on_cost, self._on_limits, acceptance)
+        off = self._off
+        return Point(
+            concurrency=self.concurrency,
+            throughput_off=estimate([run.tokens_per_s for run in off]),
+            throughput_on=estimate([run.tokens_per_s for run in on]),
+            tpot_off_s=estimate([run.tpot_s for run in off]),
+            tpot_on_s=estimate([run.tpot_s for run in on]),
+            speedup=paired_ratio([run.tokens_per_s for run in on], [run.tokens_per_s for run in off]),
+            tpot_speedup=paired_ratio([run.tpot_s for run in off], [run.tpot_s for run in on]),
+            running_off=float(np.mean([run.running for run in off])),
+            running_on=float(np.mean([run.running for run in on])),
+            tokens_per_round=estimate([run.tokens_per_round for run in on]).mean,
+            preemptions=sum(run.preemptions for run in (*off, *on)),
+            refused=self._refused,
         )
-        refused += lost
-        workload = Workload(trace, question.acceptance, seed=seed)
-        for side, (policy, cost, limits) in zip(rows, sides, strict=True):
+
+    def _run(
+        self, policy: PolicySpec, cost: StepCost, limits: ReplicaLimits, acceptance: AcceptanceModel | None
+    ) -> list[_Figures]:
+        runs = []
+        for seed, trace in self._traces:
             result = simulate(
-                workload,
+                Workload(trace, acceptance, seed=seed),
                 cost,
                 limits=limits,
                 policy=policy,
-                concurrency=concurrency,
-                warmup_share=warmup_requests(concurrency) / count,
+                concurrency=self.concurrency,
+                warmup_share=warmup_requests(self.concurrency) / self._count,
             )
-            side.append(_figures(result, concurrency))
-    (rate_off, tpot_off, batch_off, _, lost_off), (rate_on, tpot_on, batch_on, length, lost_on) = (
-        list(zip(*side, strict=True)) for side in rows
-    )
-    return Point(
-        concurrency=concurrency,
-        throughput_off=estimate(rate_off),
-        throughput_on=estimate(rate_on),
-        tpot_off_s=estimate(tpot_off),
-        tpot_on_s=estimate(tpot_on),
-        speedup=paired_ratio(rate_on, rate_off),
-        tpot_speedup=paired_ratio(tpot_off, tpot_on),
-        running_off=float(np.mean(batch_off)),
-        running_on=float(np.mean(batch_on)),
-        tokens_per_round=estimate(length).mean,
-        preemptions=int(sum(lost_off) + sum(lost_on)),
-        refused=refused,
-    )
+            runs.append(_figures(result, self.concurrency))
+        return runs
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """What one run says of its measured stretch."""
+
+    tokens_per_s: float
+    tpot_s: float
+    """Mean over the whole requests that finish in it, so that those that drain at the end do not count."""
+    running: float
+    tokens_per_round: float
+    preemptions: int
 
 
 def speculating_side(
@@ -248,64 +268,16 @@ def _fitting(trace: Trace, question: Question, on_limits: ReplicaLimits, k: int)
     return replace(trace, **kept_columns), len(trace) - len(kept)
 
 
-def _figures(result: RunResult, concurrency: int) -> tuple[float, ...]:
-    """(output tokens/s, mean TPOT in s, running batch, tokens a round, preemptions) of the measured stretch.
-
-    TPOT is over the whole requests that finish in it, so that those that drain at the end do not count.
-    """
+def _figures(result: RunResult, concurrency: int) -> _Figures:
     metrics, rows = summarise(result), result.requests
     done = (rows.finish_s >= result.measure_from_s) & (rows.finish_s <= result.measure_until_s)
     done[:concurrency] = False
     done &= rows.output_tokens >= 2
     tpot = (rows.finish_s[done] - rows.first_token_s[done]) / (rows.output_tokens[done] - 1)
-    return (
-        metrics.output_tokens_per_s,
-        float(tpot.mean()) if len(tpot) else math.nan,
-        metrics.running_batch,
-        metrics.tokens_per_round,
-        metrics.preemptions,
+    return _Figures(
+        tokens_per_s=metrics.output_tokens_per_s,
+        tpot_s=float(tpot.mean()) if len(tpot) else math.nan,
+        running=metrics.running_batch,
+        tokens_per_round=metrics.tokens_per_round,
+        preemptions=metrics.preemptions,
     )
-
-
-def find_turns(points: Sequence[Point]) -> list[Turn]:
-    """Where the mean speed-up crosses 1 between neighbouring points, each with the bracket that could not be separated.
-
-    `points` in order of concurrency. Interpolated linearly in the logarithms of both.
-    """
-    turns = []
-    points = [point for point in points if math.isfinite(point.speedup.mean)]
-    for n, (a, b) in enumerate(itertools.pairwise(points)):
-        here, there = math.log(a.speedup.mean), math.log(b.speedup.mean)
-        if (here > 0) == (there > 0):
-            continue
-        share = here / (here - there)
-        at = math.exp(math.log(a.concurrency) + share * (math.log(b.concurrency) - math.log(a.concurrency)))
-        stops = here > 0
-        before, after = ("faster", "slower") if stops else ("slower", "faster")
-        turns.append(
-            Turn(
-                concurrency=at,
-                low=next((p.concurrency for p in reversed(points[: n + 1]) if p.verdict == before), None),
-                high=next((p.concurrency for p in points[n + 1 :] if p.verdict == after), None),
-                stops=stops,
-            )
-        )
-    return turns
-
-
-def surface_batch(question: Question, settings: CrossoverSettings) -> int | None:
-    """First batch from which on speculation does not pay at the mean context, by step times alone.
-
-    None: it pays at every batch that fits. Prefill is left out, so it differs a little from the simulation.
-    """
-    k, context = settings.num_spec_tokens, settings.prompt.mean + settings.output.mean / 2
-    cost, limits = speculating_side(question, settings, question.on.limits.max_num_seqs)
-    length, mean = question.acceptance.expected_length(k), question.acceptance.expected_drafts(k)
-    batches = batches_up_to(min(batch_limit(question, context), limits.max_num_seqs))
-    pays = [
-        length * question.off.cost.decode_step_s(b, context)
-        > cost.decode_step_s(b, context, k, drafts_per_request=mean)
-        for b in batches
-    ]
-    last = max((n for n, gain in enumerate(pays) if gain), default=-1)
-    return None if last == len(batches) - 1 else batches[last + 1]

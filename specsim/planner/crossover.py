@@ -11,10 +11,11 @@ from dataclasses import asdict
 from typing import Any
 
 from specsim.planner.compare import interval
-from specsim.planner.concurrency import CrossoverSettings, Point, Turn, find_turns, run_point, surface_batch
+from specsim.planner.concurrency import CrossoverSettings, Point, run_point
 from specsim.planner.plan import NOT_MODELLED
 from specsim.planner.question import Question
 from specsim.planner.surface import surface_error
+from specsim.planner.turns import Turn, find_turns, surface_batch
 
 __all__ = ["SCHEMA_VERSION", "run_crossover"]
 

@@ -7,18 +7,16 @@ worker processes end with the process that started them, however it ends.
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from multiprocessing import active_children, get_context, parent_process, resource_tracker
+from multiprocessing import active_children, get_context
 from types import TracebackType
 from typing import Any, Protocol
 
 from specsim.errors import SpecsimError
 from specsim.planner.points import Batch, Worker
+from specsim.planner.processes import prepare_worker, without_interrupts
 from specsim.planner.question import PlanSettings, Question
 from specsim.traces.model import Trace
 
@@ -45,17 +43,8 @@ _worker: Worker | None = None
 
 def _start(question: Question, trace: Trace, settings: PlanSettings) -> None:
     global _worker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    prepare_worker()
     _worker = Worker(question, trace, settings)
-
-
-def _end_with_parent() -> None:
-    """A parent that was killed cannot say so; without it nobody wants the results."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _run(batch: Batch) -> list[dict[str, Any]]:
@@ -132,7 +121,7 @@ class PointRunner:
             while queue or waiting:
                 while queue and len(waiting) <= self._jobs:
                     batch = queue.pop()
-                    with _without_interrupts():
+                    with without_interrupts():
                         waiting[self._pool.submit(_run, batch)] = batch
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                     yield waiting.pop(future), future.result()
@@ -160,25 +149,3 @@ def run_batches(
 def _put(results: dict[Key, dict[str, Any]], batch: Batch, metrics: Sequence[Mapping[str, Any]]) -> None:
     for load, values in zip(batch.loads_per_s, metrics, strict=True):
         results[(batch.policy.label, load, batch.stretch.index, batch.acceptance_change)] = dict(values)
-
-
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Hold Ctrl-C back until a process has started; that process never sees it, not even while it imports.
-
-    The mask is for the process that starts, which inherits it; the handler is for this one, of which another thread
-    may take the signal.
-    """
-    resource_tracker.ensure_running()  # starting it later would lift the mask
-    seen: list[int] = []
-    in_main = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number)) if in_main else None
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if in_main:
-            signal.signal(signal.SIGINT, handler)
-    if seen:
-        raise KeyboardInterrupt

@@ -13,9 +13,10 @@ from specsim.config import Deployment, PolicySpec, Slo, Speculation
 from specsim.engine.simulator import simulate
 from specsim.errors import ScenarioError
 from specsim.metrics import summarise
-from specsim.planner.concurrency import CrossoverSettings, Point, find_turns, run_point, steady_trace, surface_batch
+from specsim.planner.concurrency import CrossoverSettings, Point, run_point, steady_trace
 from specsim.planner.crossover import run_crossover
 from specsim.planner.question import Question, Side
+from specsim.planner.turns import find_turns, surface_batch
 from specsim.stats import Estimate
 from specsim.traces.recipe import LengthSpec
 from specsim.workload import Workload
@@ -153,7 +154,7 @@ def test_points_without_a_number_are_passed_over() -> None:
     [
         ({"concurrency": ()}, "concurrency is empty"),
         ({"concurrency": (0,)}, "concurrency must be whole numbers in 1..65536, got 0"),
-        ({"num_spec_tokens": 0}, "k must be a whole number >= 1, got 0"),
+        ({"num_spec_tokens": -1}, "k must be a whole number >= 0, got -1"),
         ({"tree_nodes": 2}, "tree nodes 2 are fewer than the depth k=3"),
         ({"seeds": 2}, "seeds must be 3..1000"),
         ({"seed": -1}, "seed must be >= 0"),

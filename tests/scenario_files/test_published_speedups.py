@@ -14,8 +14,9 @@ import pytest
 
 from scenarios.resolve import resolve
 from specsim.config import Deployment, Slo, Speculation
-from specsim.planner.concurrency import CrossoverSettings, find_turns, run_point
+from specsim.planner.concurrency import CrossoverSettings, run_point
 from specsim.planner.question import Question
+from specsim.planner.turns import find_turns
 from specsim.traces.recipe import LengthSpec
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "specdecode_bench_llama_8b.json").read_text(encoding="utf-8"))

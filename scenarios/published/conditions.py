@@ -1,0 +1,362 @@
+"""From a row of a published table to a question that can be simulated, with everything that was assumed on the way.
+
+Models: every cell that is blank gets a stated default; a cell that is not understood, or a deployment that does not
+fit, makes the row unpredictable, with the reason in words. Nothing of what was measured is used here.
+Leaves out: what the notes of a row say. Numbers: `words.toml` and the catalogue.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scenarios.acceptance import default_acceptance
+from scenarios.hardware import gpu as find_gpu
+from scenarios.lookup import one_line
+from scenarios.models import model as find_model
+from scenarios.published.rows import PublishedRow
+from scenarios.published.words import (
+    Metric,
+    Tree,
+    dataset_words,
+    dtype_words,
+    engine_words,
+    fallback,
+    gpu_words,
+    load_kind_words,
+    method_words,
+    target_dtype,
+    target_words,
+    tree_words,
+    unit_words,
+)
+from scenarios.resolve import find_drafter, resolve
+from specsim.acceptance import Constant, PerPosition
+from specsim.config import METHODS, Deployment, Slo, Speculation
+from specsim.errors import CapacityError, InputError, ScenarioError
+from specsim.planner.concurrency import CrossoverSettings
+from specsim.planner.null_model import LinearFit, NullModel, plain_roofline
+from specsim.planner.published import Case
+from specsim.planner.question import Question
+from specsim.traces.recipe import LengthSpec
+
+__all__ = ["Unpredictable", "cases_of"]
+
+_SWEEP = ("source", "url_or_title", "target", "draft", "method", "k", "tree", "hardware", "n_gpus", "dtype", "engine",
+          "dataset", "isl", "osl", "temperature", "load_kind", "unit")  # fmt: skip
+"""Columns in which the rows of a sweep over load agree."""
+_ESSENTIAL = ("target", "hardware", "method", "k")
+"""Conditions without which a prediction says little: rows that lack one are reported apart."""
+_TIMES = "latency|time|duration"
+_USUAL_SEQUENCES = 256
+_TENSOR_PARALLEL = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Unpredictable:
+    """A row, and why nothing can be predicted for it."""
+
+    row: PublishedRow
+    reason: str
+
+
+def cases_of(rows: Sequence[PublishedRow], *, seeds: int, seed: int) -> tuple[list[Case], list[Unpredictable]]:
+    """What can be simulated, in the order of the rows, and the rest with reasons."""
+    cases, rest = [], []
+    for row in rows:
+        try:
+            cases.append(_case(row, seeds, seed))
+        except InputError as refusal:
+            rest.append(Unpredictable(row, str(refusal)))
+    return _with_sweeps(cases, rows), rest
+
+
+class _Filled:
+    """Collects what was assumed, and whether any of it matters much."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.essential: list[str] = []
+
+    def add(self, column: str, said: str) -> None:
+        if said:
+            self.said.append(said)
+            if column in _ESSENTIAL:
+                self.essential.append(column)
+
+
+def _case(row: PublishedRow, seeds: int, seed: int) -> Case:
+    filled = _Filled()
+    metric, measured, absolute = _measured(row, filled)
+    concurrency = _concurrency(row)
+    engine = _engine(row, filled)
+    method = _method(row, filled)
+    tree = _tree(row, method, engine, filled)
+    prompt, output, task = _lengths(row, filled)
+    deployment = _deployment(row, concurrency, filled)
+    length, length_said = _length(row, tree, method, filled)
+    given = length is not None
+    speculation = Speculation(
+        method=method,  # type: ignore[arg-type]
+        draft=_draft(row, method, filled),
+        num_spec_tokens=(max(1, tree.depth),),
+        task=None if given else task,
+        acceptance_length=length,
+    )
+    deployment, question = _resolved(row, deployment, speculation, filled)
+    if not given and tree.depth:
+        filled.add("acceptance", f"acceptance from the catalogue: {question.acceptance_source}")
+    settings = CrossoverSettings(
+        concurrency=(concurrency,),
+        prompt=LengthSpec(prompt),
+        output=LengthSpec(output),
+        num_spec_tokens=tree.depth,
+        tree_nodes=tree.nodes,
+        seeds=seeds,
+        seed=seed,
+    )
+    return Case(
+        id=row.id,
+        source=row.source or row.id,
+        target=question.names["target"],
+        gpu=question.names["gpu"],
+        method=method,
+        unit=row.unit,
+        question=question,
+        settings=settings,
+        metric=metric,
+        measured=measured,
+        baseline=absolute[0],
+        speculative=absolute[1],
+        acceptance_given=given,
+        acceptance_said=length_said,
+        base=_base(method, question.names["target"], task),
+        null=_null(question, deployment),
+        assumed=tuple(filled.said),
+        incomplete=tuple(dict.fromkeys(filled.essential)),
+    )
+
+
+def _measured(row: PublishedRow, filled: _Filled) -> tuple[Metric, float, tuple[float | None, float | None]]:
+    """(metric, speed-up, (baseline, with speculation) in tokens/s or seconds where they can be compared)."""
+    metric, factor, per_gpu = unit_words(row.unit)
+    base, spec = row.baseline_value, row.spec_value
+    lower_is_better = factor != -1.0 if metric == "tpot" else bool(re.search(_TIMES, row.unit, re.IGNORECASE))
+    ratio = None
+    if base is not None and spec is not None:
+        ratio = base / spec if lower_is_better else spec / base
+    if row.speedup is None and ratio is None:
+        raise ScenarioError("nothing was measured: speedup is blank, and so is one of baseline_value and spec_value")
+    if row.speedup is not None and ratio is not None and abs(row.speedup / ratio - 1.0) > 0.02:
+        filled.add("speedup", f"the row's speedup {row.speedup:g} is used, though its values give {ratio:.3f}")
+    speedup = row.speedup if row.speedup is not None else ratio
+    assert speedup is not None
+    if factor is None:
+        return metric, speedup, (None, None)
+    if factor == -1.0:  # tokens/s of one request
+        return metric, speedup, tuple(None if v is None else 1.0 / v for v in (base, spec))  # type: ignore[return-value]
+    scale = factor * (row.n_gpus or 1 if per_gpu else 1)
+    return metric, speedup, tuple(None if v is None else v * scale for v in (base, spec))  # type: ignore[return-value]
+
+
+def _concurrency(row: PublishedRow) -> int:
+    if row.load is None:
+        raise ScenarioError("load is blank: nothing says how many requests ran at once")
+    if not row.load_kind or load_kind_words(row.load_kind) == "closed":
+        if row.load != int(row.load) or not 1 <= row.load <= 65536:
+            raise ScenarioError(f"load {row.load:g} is not a number of requests in 1..65536")
+        return int(row.load)
+    raise ScenarioError(f"load '{one_line(row.load_kind)}' is a rate of arrivals: not predicted yet")
+
+
+def _engine(row: PublishedRow, filled: _Filled) -> str:
+    engine, _ = engine_words(row.engine)
+    if engine != "vllm":
+        name = one_line(row.engine) or "no engine is named"
+        filled.add("engine", f"vLLM scheduling assumed ({name})")
+    return engine
+
+
+def _method(row: PublishedRow, filled: _Filled) -> str:
+    if row.k == 0:
+        try:
+            method = method_words(row.method, row.draft)
+        except ScenarioError:
+            filled.add("drafter", "the loaded drafter is not named: an EAGLE head is assumed")
+            return "eagle"
+    elif not row.method and not row.draft:
+        filled.add("method", "no method is named: EAGLE assumed")
+        return "eagle"
+    else:
+        method = method_words(row.method, row.draft)
+    if method not in METHODS:
+        raise ScenarioError(f"method '{one_line(row.method)}' ({method}) is not modelled")
+    return method
+
+
+def _tree(row: PublishedRow, method: str, engine: str, filled: _Filled) -> Tree:
+    if row.k == 0:
+        return Tree(0)
+    tree = tree_words(row.tree, k=row.k, method=method, engine=engine)
+    if tree.depth > 64:
+        raise ScenarioError(f"k {tree.depth} is more than the 64 drafts a round that are modelled")
+    filled.add("k", tree.assumed)
+    return tree
+
+
+def _lengths(row: PublishedRow, filled: _Filled) -> tuple[float, float, str | None]:
+    found = dataset_words(row.dataset)
+    usual: dict[str, Any] = dict(fallback()) if found is None else dict(found)
+    where = f"{row.dataset}: {usual['source']}" if found else usual["source"]
+    lengths = []
+    for name, value in (("isl", row.isl), ("osl", row.osl)):
+        if value is None:
+            filled.add(name, f"{name} {usual[name]:g} ({where})")
+            value = float(usual[name])
+        lengths.append(float(max(1, round(value))))
+    return lengths[0], lengths[1], None if found is None else found["task"]
+
+
+def _deployment(row: PublishedRow, concurrency: int, filled: _Filled) -> Deployment:
+    if not row.target:
+        raise ScenarioError("target is blank")
+    target, said = target_words(row.target, row.target_params_b)
+    filled.add("target" if "stands in" in said else "name", said)
+    if row.hardware:
+        gpu, counted = gpu_words(row.hardware)
+    else:
+        gpu, counted = fallback()["gpu"], None
+        filled.add("hardware", f"gpu {gpu} ({fallback()['source']})")
+    weight_dtype, kv_dtype = _dtypes(row, filled)
+    if weight_dtype is None and find_model(target).native_weight_dtype == "bf16":
+        weight_dtype = target_dtype(row.target)
+    count = row.n_gpus or counted
+    return Deployment(
+        target=target,
+        gpu=gpu,
+        tp=count or 1,
+        weight_dtype=weight_dtype,
+        kv_dtype=kv_dtype or "bf16",
+        max_num_seqs=concurrency if concurrency > _USUAL_SEQUENCES and "batch" in row.load_kind.lower() else None,
+    )
+
+
+def _dtypes(row: PublishedRow, filled: _Filled) -> tuple[str | None, str | None]:
+    """Weights and KV cache: `FP8`, `bf16, fp8 KV cache`."""
+    weights: str | None = None
+    cache: str | None = None
+    for piece in re.split(r"[,;+/]| with ", row.dtype):
+        if not piece.strip():
+            continue
+        try:
+            found = dtype_words(piece)
+        except ScenarioError as refusal:
+            filled.add("dtype", f"{refusal}: as the checkpoint stores it")
+            continue
+        if re.search(r"\bkv\b|cache", piece, re.IGNORECASE):
+            cache = found
+        else:
+            weights = weights or found
+    if not row.dtype:
+        filled.add("dtype", "dtype as the checkpoint stores it")
+    return weights, cache
+
+
+def _length(row: PublishedRow, tree: Tree, method: str, filled: _Filled) -> tuple[float | None, str]:
+    """Mean acceptance length that the row states, bonus included, and how it was read."""
+    most = tree.depth + 1.0
+    if tree.depth == 0:
+        return 1.0, "nothing is drafted"
+    if row.mean_accepted_len is not None:
+        length, said = row.mean_accepted_len, "mean acceptance length of the row"
+        if length < 1.0:
+            length += 1.0
+            filled.add("acceptance", f"mean_accepted_len {row.mean_accepted_len:g} is below 1: the bonus is added")
+    elif row.acceptance_rate is not None:
+        drafted = tree.nodes or tree.depth
+        length, said = 1.0 + row.acceptance_rate * tree.depth, "acceptance rate of the row, accepted over drafted"
+        if drafted != tree.depth:
+            filled.add("acceptance", "acceptance rate of a tree taken as accepted over depth")
+        if method == "ngram":
+            filled.add("acceptance", "acceptance rate of a lookup taken over all rounds")
+    else:
+        return None, ""
+    if length > most + 1e-9:
+        raise ScenarioError(
+            f"mean acceptance length {length:g} is more than the {most:g} of depth {tree.depth}, bonus included"
+        )
+    return length, said
+
+
+def _draft(row: PublishedRow, method: str, filled: _Filled) -> str | None:
+    """Catalogue name of a draft model that the row names; heads of a target are those of the catalogue."""
+    words = row.draft.strip()
+    if method != "draft_model" or not words or re.fullmatch(r"none|n/?a|-+|draft model|small draft", words.lower()):
+        if method == "draft_model":
+            filled.add("draft", "the draft model is not named: the usual one of the target is assumed")
+        return None
+    name, said = target_words(words)
+    filled.add("draft", said)
+    return name
+
+
+def _resolved(
+    row: PublishedRow, deployment: Deployment, speculation: Speculation, filled: _Filled
+) -> tuple[Deployment, Any]:
+    counts = _TENSOR_PARALLEL if row.n_gpus is None and deployment.tp == 1 else (deployment.tp,)
+    refusal: InputError | None = None
+    for tp in counts:
+        tried = replace(deployment, tp=tp)
+        try:
+            question = resolve(tried, speculation, Slo())
+        except CapacityError as error:
+            refusal = refusal or error
+            continue
+        if row.n_gpus is None and deployment.tp == 1:
+            filled.add("n_gpus", f"tp {tp}" + ("" if tp == 1 else ", the smallest that fits"))
+        return tried, question
+    assert refusal is not None
+    raise refusal
+
+
+def _base(method: str, target: str, task: str | None) -> PerPosition:
+    """Published acceptance of the method, or a constant where none was published."""
+    try:
+        return default_acceptance(method, target, task)[0]
+    except ScenarioError:
+        return Constant(0.7)
+
+
+def _null(question: Question, deployment: Deployment) -> NullModel:
+    names = question.names
+    plain = deployment.weight_dtype in (None, "bf16", "fp16") and deployment.kv_dtype in ("bf16", "fp16")
+    fits = names["target"] == "llama-3.1-8b" and names["gpu"].startswith("H100 SXM") and deployment.tp == 1 and plain
+    if fits and question.speculation.method in ("eagle", "eagle3", "ngram"):
+        return LinearFit()
+    target, gpu = find_model(deployment.target), find_gpu(deployment.gpu)
+    draft = find_drafter(target, question.speculation)
+    return plain_roofline(
+        target, gpu, tp=deployment.tp, weight_dtype=deployment.weight_dtype, kv_dtype=deployment.kv_dtype, draft=draft
+    )
+
+
+def _with_sweeps(cases: Sequence[Case], rows: Sequence[PublishedRow]) -> list[Case]:
+    """Names the sweep of every case that has at least one other load in it."""
+    by_id = {row.id: row for row in rows}
+    loads: dict[tuple[Any, ...], set[float]] = {}
+    names: dict[tuple[Any, ...], str] = {}
+    keys = {}
+    for case in cases:
+        row = by_id[case.id]
+        key = keys[case.id] = tuple(getattr(row, name) for name in _SWEEP)
+        loads.setdefault(key, set()).add(row.load or math.nan)
+        names.setdefault(key, case.id)
+    return [
+        replace(case, sweep=names[keys[case.id]])
+        if len(loads[keys[case.id]]) > 1 and case.settings.num_spec_tokens
+        else case
+        for case in cases
+    ]

@@ -1,0 +1,405 @@
+"""What the words of a published table mean: targets, GPUs, methods, trees, number formats, engines, loads and units.
+
+Models: the spellings of `words.toml` beside those of the catalogue; sizes in a name (`30B-A3B`) when the name is
+unknown. A word that is not understood raises, with the cell; nothing is guessed without saying so.
+Leaves out: prose. Numbers: defaults of engines where a table says "default", each in `words.toml` with its source.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from scenarios.hardware import gpu as find_gpu
+from scenarios.hardware import load_gpus
+from scenarios.lookup import check_keys, name_key, one_line, packaged_toml
+from scenarios.models import load_models
+from scenarios.models import model as find_model
+from specsim.errors import CatalogueError, ScenarioError
+
+__all__ = ["LoadKind", "Metric", "Tree", "dataset_words", "dtype_words", "engine_words", "fallback", "gpu_words",
+           "load_kind_words", "method_words", "target_dtype", "target_words", "tree_words", "unit_words"]  # fmt: skip
+
+LoadKind = Literal["closed", "rate"]
+Metric = Literal["throughput", "tpot"]
+
+_COUNT = re.compile(
+    r"^\s*(\d{1,4})\s*[x×*]\s*(?=\D)|(?<![A-Za-z])[x×*]\s*(\d{1,4})\s*$|^\s*(\d{1,4})\s+(?=[A-Za-z])", re.IGNORECASE
+)
+_ENDINGS = re.compile(r"[-_ ](instruct|chat|it|base|hf|dense|moe|thinking|text)\b", re.IGNORECASE)
+_PARENTHESES = re.compile(r"\([^()]*\)|\[[^\[\]]*\]")
+_DTYPES: tuple[tuple[str, str], ...] = (
+    (r"nv[-_ ]?fp4", "nvfp4"),
+    (r"mx[-_ ]?fp4", "mxfp4"),
+    (r"fp4", "nvfp4"),
+    (r"fp8|e4m3|w8a8[-_ ]?fp8|f8", "fp8"),
+    (r"int8|w8a8|w8a16|q8_0|8[- ]?bit", "int8"),
+    (r"int4|w4a16|awq|gptq|q4_k_m|q4_0|q4|4[- ]?bit|marlin", "int4"),
+    (r"bf16|bfloat16|fp16|float16|half|f16|w16a16", "bf16"),
+    (r"fp32|float32|f32", "fp32"),
+)
+_SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)\s*([bBtT])(?![A-Za-z0-9])")
+_ACTIVE = re.compile(r"(?<![A-Za-z])[aA](\d+(?:\.\d+)?)[bB](?![A-Za-z0-9])")
+_NEAR = {False: 1.6, True: 3.0}
+"""Ratio of parameters up to which a catalogue model may stand in for an unknown one: dense, mixture of experts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Shape of the drafts of a round. `nodes` None: a chain of `depth`."""
+
+    depth: int
+    nodes: int | None = None
+    topk: int | None = None
+    assumed: str = ""
+    """What the words left open and how it was filled."""
+
+
+@cache
+def _words() -> Mapping[str, Any]:
+    return packaged_toml("words.toml", folder="published")
+
+
+def fallback() -> Mapping[str, Any]:
+    """What is assumed where neither row nor data set says anything."""
+    found: Mapping[str, Any] = _words()["fallback"]
+    return found
+
+
+@cache
+def _index(kind: str) -> Mapping[str, tuple[str, str]]:
+    """Spelling without punctuation -> (name, why it is the same)."""
+    found: dict[str, tuple[str, str]] = {}
+    for entry in _words()[kind]:
+        check_keys(entry, ("name", "words", "same"), f"words.toml, {kind} {entry.get('name')}")
+        for word in entry["words"]:
+            owner = found.setdefault(name_key(word), (entry["name"], entry.get("same", "")))
+            if owner[0] != entry["name"]:
+                raise CatalogueError(f"words.toml: '{word}' names both {owner[0]} and {entry['name']}")
+    return found
+
+
+def gpu_words(text: str) -> tuple[str, int | None]:
+    """(catalogue name, how many the words count) of `8x H100 80GB`, `H200 x 8`, `NVIDIA A100-SXM4-80GB`, ...
+
+    Raises:
+        CatalogueError: the catalogue has no such GPU.
+    """
+    count = None
+    bare = _PARENTHESES.sub(" ", text)
+    found = _COUNT.search(bare)
+    if found:
+        count = int(next(group for group in found.groups() if group))
+        bare = bare[: found.start()] + " " + bare[found.end() :]
+    bare = re.sub(r"\b(nvidia|amd|tesla|geforce|instinct|gpus?|node|server|hgx|dgx)\b", " ", bare, flags=re.IGNORECASE)
+    known = _index("gpu")
+    for spelling in (text, bare, re.sub(r"\s*\d+\s*(gb|gib|g)\b", " ", bare, flags=re.IGNORECASE)):
+        hit = known.get(name_key(spelling))
+        if hit is not None:
+            return hit[0], count
+        try:
+            return find_gpu(spelling.strip()).name, count
+        except CatalogueError:
+            continue
+    raise CatalogueError(
+        f"gpu '{one_line(text)}' is not among the {len(load_gpus())} of the catalogue (`specsim hardware list`)"
+    )
+
+
+def target_words(text: str, params_b: float | None = None) -> tuple[str, str]:
+    """(catalogue name, what is assumed, "" for nothing) of a target or draft model.
+
+    An unknown name gets the catalogue model nearest in total and active parameters, within a factor of 1.6 (of 3 for a
+    mixture of experts, of which there are few).
+
+    Raises:
+        CatalogueError: neither the name nor a similar size is in the catalogue.
+    """
+    total, active = _size(text, params_b)
+    for spelling in _spellings(text):
+        hit = _index("target").get(name_key(spelling))
+        try:
+            shape = find_model(hit[0] if hit else spelling)
+        except CatalogueError:
+            continue
+        # without punctuation "Qwen 27B" and "Qwen2-7B" are one word: the size decides
+        said = _size(text, None)[0]
+        if said is not None and not 1 / 2 < shape.total_parameters / 1e9 / said < 2:
+            continue
+        return shape.name, f"{one_line(text)} is taken as {shape.name} ({hit[1]})" if hit else ""
+    if total is None:
+        raise CatalogueError(
+            f"model '{one_line(text)}' is not in the catalogue and its size is not stated; add target_params_b, or "
+            f"see `specsim model list`"
+        )
+    family = re.match(r"[A-Za-z]*", text.rsplit("/", 1)[-1].strip())
+    name = _nearest_size(total, active, family.group(0).lower() if family else "")
+    if name is None:
+        raise CatalogueError(
+            f"model '{one_line(text)}' is not in the catalogue, and no model of it is near {total:g}B parameters"
+        )
+    shown = f"{total:g}B" + (f" with {active:g}B active" if active else "")
+    return name, f"{one_line(text)} is not in the catalogue: {name} stands in for its {shown}"
+
+
+def _spellings(text: str) -> list[str]:
+    """The cell, and the cell without what tables add to a model's name."""
+    bare = " ".join(_PARENTHESES.sub(" ", text).split())
+    found = [bare]
+    plain = bare
+    for pattern, _ in _DTYPES:
+        plain = re.sub(rf"[-_ ]({pattern})(?:[-_ ]dynamic)?\b", " ", plain, flags=re.IGNORECASE)
+    found.append(" ".join(plain.split()))
+    found.append(
+        re.sub(r"[-_ ](instruct|chat|it|base|hf|dense|moe|thinking|text)\b", "", found[-1], flags=re.IGNORECASE)
+    )
+    joined = [spelling.replace(" ", "-") for spelling in found]
+    return [
+        spelling
+        for spelling in dict.fromkeys((*found, *joined))
+        if spelling and not spelling.startswith((".", "/", "~"))
+    ]
+
+
+def _size(text: str, params_b: float | None) -> tuple[float | None, float | None]:
+    """(total, active) parameters in billions."""
+    active = _ACTIVE.search(text)
+    total = params_b
+    if total is None:
+        found = _SIZE.search(_ACTIVE.sub(" ", text).replace("-", " ").replace("_", " "))
+        if found:
+            total = float(found.group(1)) * (1000.0 if found.group(2) in "tT" else 1.0)
+    return total, None if active is None else float(active.group(1))
+
+
+def _nearest_size(total: float, active: float | None, family: str) -> str | None:
+    """The name nearest in size; of those about as near, one of the family, and of those the latest version."""
+    found = []
+    for name, shape in load_models().items():
+        if shape.kind != "model" or (active is not None) != bool(shape.moe_layers):
+            continue
+        distance = abs(math.log(shape.total_parameters / 1e9 / total))
+        if active is not None:
+            distance = max(distance, abs(math.log(shape.active_parameters / 1e9 / active)))
+        if distance <= math.log(_NEAR[active is not None]):
+            stranger = not (family and name.startswith(family))
+            found.append((round(distance + 0.2 * stranger, 1), name))
+    if not found:
+        return None
+    best = min(found)[0]
+    return max(name for distance, name in found if distance == best)
+
+
+def dtype_words(text: str) -> str | None:
+    """Weight dtype that the words name (`FP8`, `W4A16 AWQ`, `bfloat16`), or None when they name none.
+
+    Raises:
+        ScenarioError: the words are there but not understood.
+    """
+    found = _dtype_in(text)
+    if found is None and text.strip():
+        raise ScenarioError(f"dtype '{one_line(text)}' is not understood; write bf16, fp8, int8, int4, mxfp4 or nvfp4")
+    return found
+
+
+def _dtype_in(text: str) -> str | None:
+    for pattern, dtype in _DTYPES:
+        if re.search(rf"(?<![A-Za-z0-9])({pattern})(?![A-Za-z0-9])", text, flags=re.IGNORECASE):
+            return dtype
+    return None
+
+
+def target_dtype(text: str) -> str | None:
+    """Weight dtype inside a model's name, such as `Gemma-4-31B (FP8)`."""
+    return _dtype_in(re.sub(r"[-_/]", " ", text))
+
+
+def method_words(text: str, draft: str = "") -> str:
+    """Canonical method of `EAGLE-3`, `n-gram (prompt lookup)`, `MTP`, `draft model`, ...; the draft cell helps.
+
+    Raises:
+        ScenarioError: not understood.
+    """
+    for cell in (text, draft):
+        key = f" {_plain(cell)} "
+        hits = []
+        for entry in _words()["method"]:
+            special = entry["name"] != "draft_model"  # whose words are those of speculation in general
+            hits += [(special, len(word), entry["name"]) for word in map(_plain, entry["words"]) if f" {word} " in key]
+        if hits:
+            return str(max(hits)[2])
+    raise ScenarioError(
+        f"method '{one_line(text)}' is not understood; known are {', '.join(e['name'] for e in _words()['method'])}"
+    )
+
+
+def _plain(text: str) -> str:
+    """Lower case, words apart by one space, letters and digits of one word together (`EAGLE-3` is `eagle 3`)."""
+    return " ".join(re.sub(r"[^a-z0-9]+", " ", text.lower()).split())
+
+
+def engine_words(text: str) -> tuple[str, str]:
+    """(engine, version or "") of `vLLM v0.10.1`, `SGLang (Mar 2025)`, ...; ("", "") for one that we do not know."""
+    lowered = text.lower()
+    for entry in _words()["engine"]:
+        for word in entry["words"]:
+            at = lowered.find(word)
+            if at >= 0:
+                version = re.search(r"v?(\d{1,4}(?:\.\d{1,4}){1,2})", lowered[at + len(word) :])
+                return entry["name"], version.group(1) if version else ""
+    return "", ""
+
+
+def tree_words(text: str, *, k: int | None, method: str, engine: str) -> Tree:
+    """Shape of the drafts: `chain`, `steps 4, topk 4, draft tokens 16`, `4-8-64`, `21 nodes, depth 4`, `default`.
+
+    SGLang's draft tokens count the token that the round starts from, and topk 1 is a chain of `steps`.
+
+    Raises:
+        ScenarioError: not understood, or figures that contradict each other.
+    """
+    plain = _plain(text)
+    usual = fallback()["num_spec_tokens"].get(method)
+    if re.search(r"\b(default|defaults|auto)\b", plain) or (plain == "tree"):
+        return _default_tree(text, k=k, method=method, engine=engine)
+    sizes = _tree_sizes(text, plain)
+    if sizes is not None:
+        return _built(*sizes, text)
+    nodes = _number(
+        plain, r"(\d+) (?:tree )?(?:nodes?|tokens?|candidates?)", r"(?:nodes|tree size|total tokens?) (\d+)"
+    )
+    depth = _number(plain, r"(?:depth|levels?) (\d+)", r"(\d+) (?:levels?|deep)")
+    if nodes is not None or "tree" in plain.split():
+        if nodes is None:
+            nodes = k
+        if nodes is None:
+            return _default_tree(text, k=k, method=method, engine=engine)
+        if depth is None and k is not None and k < nodes:
+            depth = k
+        said = (
+            "" if depth is not None else f"depth of the tree '{one_line(text)}' is not stated: {min(5, nodes)} assumed"
+        )
+        return _tree(nodes, depth or min(5, nodes), None, said, text)
+    known = ("chain", "linear", "sequence", "list", "none", "no")
+    if plain and not any(word in plain.split() for word in known):
+        raise ScenarioError(
+            f"tree '{one_line(text)}' is not understood; write chain, '21 nodes, depth 4' or 'steps 4, topk 4, draft "
+            f"tokens 16'"
+        )
+    if k is not None:
+        return Tree(k)
+    if usual is None:
+        raise ScenarioError(f"k is blank, and {method} has no usual one")
+    return Tree(usual, assumed=f"k={usual} (usual for {method})")
+
+
+def _tree_sizes(text: str, plain: str) -> tuple[int, int, int] | None:
+    """(steps, topk, draft tokens) when all three are written, None when none is."""
+    steps = _number(plain, r"(?:num )?steps (\d+)", r"(\d+) steps")
+    topk = _number(plain, r"(?:eagle )?top ?k (\d+)", r"top (\d+)")
+    tokens = _number(plain, r"(?:num )?draft tokens? (\d+)", r"(\d+) draft tokens?", r"verify (?:width )?(\d+)")
+    if steps is not None and topk is not None and tokens is not None:
+        return steps, topk, tokens
+    triple = re.fullmatch(r"(\d{1,4}) (\d{1,4}) (\d{1,4})", plain)
+    if triple:
+        return int(triple.group(1)), int(triple.group(2)), int(triple.group(3))
+    if steps is not None and topk in (None, 1):
+        return steps, 1, steps + 1
+    if topk is not None:
+        raise ScenarioError(f"tree '{one_line(text)}' names some of steps, topk and draft tokens; name all three")
+    return None
+
+
+def _built(steps: int, topk: int, tokens: int, text: str) -> Tree:
+    if topk <= 1:
+        return Tree(max(1, steps), topk=1)
+    return _tree(tokens - 1, steps, topk, "", text)
+
+
+def _tree(nodes: int, depth: int, topk: int | None, assumed: str, text: str) -> Tree:
+    if not 1 <= depth <= nodes or nodes > 4096 or depth > 64:
+        raise ScenarioError(
+            f"tree '{one_line(text)}': depth {depth} and {nodes} drafts beside the root do not make a tree (depth "
+            f"1..64, at least one draft a level, at most 4096)"
+        )
+    return Tree(depth, nodes, topk, assumed)
+
+
+def _default_tree(text: str, *, k: int | None, method: str, engine: str) -> Tree:
+    if engine == "vllm" or (engine != "sglang" and method in ("mtp", "ngram", "draft_model")):
+        usual = fallback()["num_spec_tokens"].get(method)
+        depth = k if k is not None else usual
+        if depth is None:
+            raise ScenarioError(f"k is blank, and {method} has no usual one")
+        return Tree(depth, assumed=f"'{one_line(text)}' is taken as a chain of {depth}")
+    trees = fallback()["trees"].get(engine, fallback()["trees"]["any"])
+    steps, topk, tokens = trees.get(method, trees["default"])
+    built = _built(steps, topk, tokens, text)
+    said = f"'{one_line(text)}' is taken as steps {steps}, topk {topk}, draft tokens {tokens}"
+    return Tree(built.depth, built.nodes, built.topk, said)
+
+
+def _number(plain: str, *patterns: str) -> int | None:
+    for pattern in patterns:
+        found = re.search(rf"\b{pattern}\b", plain)
+        if found:
+            return int(found.group(1)[:6])
+    return None
+
+
+def dataset_words(text: str) -> Mapping[str, Any] | None:
+    """Lengths and task of a data set that the words name, None when they name none we know."""
+    plain = f" {_plain(text)} "
+    for entry in _words()["dataset"]:
+        if any(f" {_plain(word)} " in plain for word in entry["words"]):
+            found: Mapping[str, Any] = entry
+            return found
+    return None
+
+
+def load_kind_words(text: str) -> LoadKind:
+    """`closed` for a number of requests kept in flight, `rate` for arrivals per second.
+
+    Raises:
+        ScenarioError: not understood.
+    """
+    plain = _plain(text)
+    if re.search(r"\b(qps|rps|rate|req s|reqs s|requests s|req per s|requests per second|arrival)\b", plain):
+        return "rate"
+    if re.search(r"\b(batch|bs|batch size|concurrency|concurrent|users?|streams?|clients?|in flight|max num seqs|"
+                 r"parallel|slots?|sequences|requests)\b", plain):  # fmt: skip
+        return "closed"
+    raise ScenarioError(f"load_kind '{one_line(text)}' is not understood; write batch, concurrency or requests/s")
+
+
+def unit_words(text: str) -> tuple[Metric, float | None, bool]:
+    """(metric, factor to seconds or tokens/s, whether a value is per GPU) of a unit.
+
+    Factor None: the unit says how the ratio is formed, but its values cannot be compared.
+
+    Raises:
+        ScenarioError: a unit that specsim does not predict.
+    """
+    plain = _plain(text)
+    if re.search(r"\bttft\b|\btime to first\b", plain):
+        raise ScenarioError(f"unit '{one_line(text)}' is about the first token, which speculation does not shorten")
+    if re.search(r"\b(w|watts?|joules?|usd)\b|\$", text.lower()):
+        raise ScenarioError(f"unit '{one_line(text)}' is not predicted")
+    per_gpu = "gpu" in plain.split()
+    milli = 1e-3 if re.search(r"\bms\b", plain) else 1e-6 if re.search(r"\bus\b", plain) else 1.0
+    if re.search(r"\b(tpot|itl|inter token|ms token|s token|per output token|per token)\b", plain):
+        return "tpot", milli, False
+    if re.search(r"\b(ratio|speedup|x)\b", plain):
+        return "throughput", None, False
+    if re.search(r"\b(user|per request|per stream)\b", plain) and re.search(r"\btok", plain):
+        return "tpot", -1.0, False
+    if re.search(r"\btok(en)?s?\b", plain):
+        total = re.search(r"\b(total|input)\b", plain)
+        return "throughput", None if total else 1.0, per_gpu
+    if re.search(r"\b(latency|e2e|end to end|time|seconds|duration|req|requests)\b", plain) or not plain:
+        return "throughput", None, False
+    raise ScenarioError(f"unit '{one_line(text)}' is not understood; write output tok/s, TPOT ms, or leave it blank")

@@ -1,0 +1,219 @@
+"""Published points predicted by simulation, each beside its null model, with nothing fitted row by row.
+
+Models: a closed loop at the point's concurrency, off and on, as `specsim crossover` runs it. Protocols: `given` (the
+row states its acceptance), `catalogue` (it does not: published acceptance of the method), and `anchored` (rows that
+differ in load alone: acceptance solved at the lowest load, every other load predicted).
+Leaves out: what the engines of the rows do beyond the modelled disciplines. Numbers: the rows' conditions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from specsim.acceptance import PerPosition
+from specsim.planner.concurrency import CrossoverSettings, PairedLoop, Point
+from specsim.planner.implied import Metric, gain, implied_acceptance
+from specsim.planner.null_model import NullModel, Round, null_length, null_speedup
+from specsim.planner.processes import run_jobs
+from specsim.planner.question import Question
+
+__all__ = ["Case", "Prediction", "Protocol", "predict"]
+
+Protocol = Literal["given", "catalogue", "anchor", "anchored", "loaded"]
+"""`anchor` is the point at which a sweep's acceptance is solved: it is no prediction. `loaded` is k = 0, where nothing
+is accepted or rejected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A published point and the conditions under which it is predicted."""
+
+    id: str
+    source: str
+    target: str
+    gpu: str
+    method: str
+    unit: str
+    question: Question
+    settings: CrossoverSettings
+    """One concurrency."""
+    metric: Metric
+    measured: float
+    """Speed-up as published."""
+    baseline: float | None
+    """Measured tokens/s, or seconds per output token, without speculation; None: not given."""
+    speculative: float | None
+    acceptance_given: bool
+    acceptance_said: str
+    """How the row states it."""
+    base: PerPosition
+    """Vector that a sweep scales, whatever the row states."""
+    null: NullModel
+    assumed: tuple[str, ...]
+    """What was filled in, in sentences."""
+    incomplete: tuple[str, ...] = ()
+    """Conditions without which a prediction says little, and that the row does not state."""
+    sweep: str | None = None
+    """Name shared by points that differ in load alone."""
+
+    @property
+    def concurrency(self) -> int:
+        return self.settings.concurrency[0]
+
+    def conditions(self) -> tuple[Any, ...]:
+        """What decides a simulation, load and acceptance aside; equal for cases that can share one."""
+        s = self.settings
+        question = self.question
+        return (
+            question.off.profile.sha256, question.on.profile.sha256, question.off.limits, question.on.limits,
+            s.prompt, s.output, s.num_spec_tokens, s.tree_nodes, s.seeds, s.seed,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One point under one protocol."""
+
+    case: Case
+    protocol: Protocol
+    speedup: float
+    low: float
+    high: float
+    """Interval over luck alone."""
+    null: float
+    baseline: float
+    """Predicted tokens/s, or seconds per output token, of the case's metric."""
+    speculative: float
+    length: float
+    """Mean acceptance length used, bonus included."""
+    null_length: float
+    warning: str = ""
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured speed-up, less 1."""
+        return self.speedup / self.case.measured - 1.0
+
+    @property
+    def null_error(self) -> float:
+        """The same of the null model."""
+        return self.null / self.case.measured - 1.0
+
+
+def predict(
+    cases: Sequence[Case],
+    *,
+    processes: int = 0,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[Prediction]:
+    """Every case under every protocol that it allows, in the order of the cases, then of the protocols.
+
+    `progress` is told how many cases were finished.
+
+    Raises:
+        ScenarioError: lengths that do not fit a deployment at all.
+    """
+    groups: dict[tuple[Any, ...], list[Case]] = {}
+    for case in cases:
+        groups.setdefault(case.conditions(), []).append(case)
+    jobs = [tuple(group) for group in groups.values()]
+    found = run_jobs(_run, jobs, processes=processes, done=lambda job: progress(len(job)))
+    order = {case.id: n for n, case in enumerate(cases)}
+    ranks = {"given": 0, "catalogue": 0, "loaded": 0, "anchor": 1, "anchored": 1}
+    flat = [prediction for group in found for prediction in group]
+    return sorted(flat, key=lambda p: (order[p.case.id], ranks[p.protocol]))
+
+
+def _run(cases: tuple[Case, ...]) -> list[Prediction]:
+    """Cases that share everything but load and acceptance, with the sweeps among them."""
+    loops: dict[int, PairedLoop] = {}
+    points: dict[tuple[int, str], Point] = {}
+
+    def loop(case: Case) -> PairedLoop:
+        if case.concurrency not in loops:
+            loops[case.concurrency] = PairedLoop(case.question, case.settings, case.concurrency)
+        return loops[case.concurrency]
+
+    def point(case: Case, acceptance: PerPosition) -> Point:
+        key = (
+            case.concurrency,
+            repr((acceptance.given, acceptance.proposal_rate, acceptance.proposed, acceptance.sigma)),
+        )
+        if key not in points:
+            points[key] = loop(case).point(acceptance)
+        return points[key]
+
+    found = []
+    for case in cases:
+        acceptance = case.question.acceptance
+        assert isinstance(acceptance, PerPosition)
+        length = acceptance.expected_length(case.settings.num_spec_tokens)
+        protocol: Protocol = "given" if case.acceptance_given else "catalogue"
+        if not case.settings.num_spec_tokens:
+            protocol = "loaded"
+        null = null_speedup(case.null, _round(case), length)
+        found.append(_prediction(case, protocol, point(case, acceptance), length, null, length))
+    sweeps: dict[str, list[Case]] = {}
+    for case in cases:
+        if case.sweep is not None:
+            sweeps.setdefault(case.sweep, []).append(case)
+    for members in sweeps.values():
+        found += _sweep(members, loop, point)
+    return found
+
+
+def _sweep(
+    members: Sequence[Case],
+    loop: Callable[[Case], PairedLoop],
+    point: Callable[[Case, PerPosition], Point],
+) -> list[Prediction]:
+    anchor = min(members, key=lambda case: case.concurrency)
+    k = anchor.settings.num_spec_tokens
+    solved = implied_acceptance(loop(anchor), anchor.base, k, anchor.measured, anchor.metric)
+    null_at = null_length(anchor.null, _round(anchor), anchor.measured)
+    warning = ""
+    if not solved.reached:
+        warning = (
+            f"no acceptance gives {anchor.measured:.3f} at load {anchor.concurrency}: the nearest is "
+            f"{gain(solved.point, anchor.metric).mean:.3f} with {solved.length:.2f} tokens a round, taken for the sweep"
+        )
+    found = []
+    for case in members:
+        here = solved.point if case is anchor else point(case, solved.acceptance)
+        null = null_speedup(case.null, _round(case), null_at)
+        protocol: Protocol = "anchor" if case is anchor else "anchored"
+        found.append(_prediction(case, protocol, here, solved.length, null, null_at, warning))
+    return found
+
+
+def _round(case: Case) -> Round:
+    """The point as the null models see it; a lookup verifies what it proposes on average."""
+    settings, profile = case.settings, case.question.on.profile
+    k = settings.num_spec_tokens
+    passes = 0 if profile.draft is None else 1 if profile.draft_mode == "parallel" else k
+    drafts = float(settings.tree_nodes or k)
+    if profile.draft is None and k:
+        drafts = case.question.acceptance.expected_drafts(k)
+    return Round(case.concurrency, settings.prompt.mean + settings.output.mean / 2.0, drafts, passes)
+
+
+def _prediction(
+    case: Case, protocol: Protocol, point: Point, length: float, null: float, null_at: float, warning: str = ""
+) -> Prediction:
+    estimate = gain(point, case.metric)
+    per_token = case.metric == "tpot"
+    return Prediction(
+        case=case,
+        protocol=protocol,
+        speedup=estimate.mean,
+        low=estimate.low,
+        high=estimate.high,
+        null=null,
+        baseline=(point.tpot_off_s if per_token else point.throughput_off).mean,
+        speculative=(point.tpot_on_s if per_token else point.throughput_on).mean,
+        length=length,
+        null_length=null_at,
+        warning=warning,
+    )
