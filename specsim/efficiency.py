@@ -9,6 +9,7 @@ Leaves out: clocks and power limits, kernel versions, CPU speed. Hence the wide 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -110,19 +111,25 @@ _ENGINES: Mapping[str, Factors] = {
     "llamacpp": replace(FACTORS, host_s=0.2e-3, host_request_s=5e-6, weight_bandwidth=0.75, dequantise=0.7),
 }
 """What differs by engine; everything else belongs to the GPU's kernels, which the engines share."""
-_FIRST_EAGLE3_GRAPHS = (0, 11)
+_ERAS: Mapping[str, tuple[tuple[int, ...], Mapping[str, float]]] = {
+    "vllm": ((0, 11), {"eagle3_pass_s": 0.5e-3}),
+    "sglang": ((0, 5, 6), {"loaded_host_s": 1.5e-3, "loaded_request_s": 80e-6}),
+}
+"""Engine -> first version of today's era, and what was different before it."""
 
 
 def factors_for(engine: str = "vllm", version: str | None = None) -> Factors:
-    """One set of factors for an engine, and for vLLM an era: before 0.11 an EAGLE-3 pass cost half a millisecond more.
+    """One set of factors for an engine and its era.
 
-    An engine without a set of its own gets vLLM's. `version` None: a current one.
+    vLLM before 0.11: an EAGLE-3 pass costs half a millisecond more. SGLang before 0.5.6: scheduling did not overlap
+    with speculation. An engine without a set of its own gets vLLM's. `version` None: a current one.
     """
     found = _ENGINES.get(engine, FACTORS)
-    if engine == "vllm" and version is not None:
-        parts = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-        if parts and parts < _FIRST_EAGLE3_GRAPHS:
-            found = replace(found, eagle3_pass_s=0.5e-3)
+    if engine in _ERAS and version is not None:
+        first, before = _ERAS[engine]
+        parts = tuple(int(part) for part in itertools.takewhile(str.isdecimal, version.split(".")))
+        if parts and parts < first:
+            found = replace(found, **before)
     return found
 
 
@@ -159,7 +166,8 @@ _SOURCES: Mapping[str, str] = {
     "speculation_host_s": "vLLM PR 20780: EAGLE steps at k=2..7 extrapolated to k=0 lie 0.65 ms over plain decoding; "
     "shared with loaded_host_s",
     "loaded_host_s": "vLLM issue 49548: k=0 with the machinery loaded costs +6.6 % TPOT at concurrency 2; "
-    "the 0.65 ms of vLLM PR 20780 leave less",
+    "the 0.65 ms of vLLM PR 20780 leave less. SGLang before 0.5.6: from table 3 of arXiv 2503.01840 (SGLang 0.4.4) with the "
+    "acceptance lengths that vLLM PR 20780 has for the same heads",
     "loaded_request_s": "vLLM issue 49548: +21.6 % at concurrency 189 on a 31B model; the published EAGLE rows at "
     "batch 128 (arXiv 2601.11580) leave room for far less, so a compromise",
     "lookup_loaded_host_s": "assumed: n-gram rows of arXiv 2601.11580 at batch 1 show between 0 and 0.7 ms a step",

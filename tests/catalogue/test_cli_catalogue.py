@@ -43,7 +43,7 @@ def test_every_page_fits_100_columns(group: click.Group, arguments: tuple[str, .
 def test_hardware_list_has_every_gpu_on_one_line_and_explains_the_mark() -> None:
     lines = run(hardware, "list").splitlines()
     for name in load_gpus():
-        assert sum(line.strip().startswith(f"{name} ") for line in lines) == 1, name
+        assert sum(line.strip().startswith(f"{name}  ") for line in lines) == 1, name
     assert any("~ doubtful" in line for line in lines)
     (h100,) = (line.split() for line in lines if line.strip().startswith("H100 SXM"))
     assert h100 == ["H100", "SXM", "80", "3350", "989", "1979", "-", "450", "700", "1.30", "to", "5.50"]

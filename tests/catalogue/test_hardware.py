@@ -36,6 +36,17 @@ FACTS = {
     "MI300X": (192, 5300, 1307, 2615, None, 448, 750),
     "MI325X": (256, 6000, 1307, 2615, None, 448, 1000),
     "MI355X": (288, 8000, 2516, 5033, 10066, 538, 1400),
+    "RTX 3090": (24, 936, 71, None, None, 32, 350),
+    "RTX 3090 Ti": (24, 1008, 80, None, None, 32, 450),
+    "RTX 2080 Ti": (11, 616, 54, None, None, 16, 250),
+    "RTX A6000": (48, 768, 155, None, None, 32, 300),
+    "A10": (24, 600, 125, None, None, 32, 150),
+    "L40": (48, 864, 181, 362, None, 32, 300),
+    "L20": (48, 864, 119.5, 239, None, 32, 275),
+    "A800 SXM": (80, 2039, 312, None, None, 200, 400),
+    "H800 SXM": (80, 3350, 989, 1979, None, 200, 700),
+    "V100 SXM": (32, 900, 125, None, None, 150, 300),
+    "T4": (16, 320, 65, None, None, 16, 70),
 }
 
 DOUBTFUL = {
@@ -50,6 +61,17 @@ DOUBTFUL = {
     "B300 SXM": {"bandwidth_bytes_per_s", "flops_per_s.fp4", "flops_per_s.int8"},
     "MI325X": {"tdp_w"},
     "MI355X": {"tdp_w"},
+    "RTX 3090": {"bandwidth_bytes_per_s", "flops_per_s.bf16"},
+    "RTX 3090 Ti": {"bandwidth_bytes_per_s", "flops_per_s.bf16"},
+    "RTX 2080 Ti": {"bandwidth_bytes_per_s", "flops_per_s.bf16"},
+    "RTX A6000": {"bandwidth_bytes_per_s", "flops_per_s.bf16"},
+    "A10": {"bandwidth_bytes_per_s", "flops_per_s.bf16"},
+    "L40": {"bandwidth_bytes_per_s", "flops_per_s.bf16"},
+    "L20": {"bandwidth_bytes_per_s", "flops_per_s.bf16"},
+    "A800 SXM": {"bandwidth_bytes_per_s", "flops_per_s.bf16"},
+    "H800 SXM": {"bandwidth_bytes_per_s", "flops_per_s.bf16"},
+    "V100 SXM": {"bandwidth_bytes_per_s", "flops_per_s.bf16"},
+    "T4": {"bandwidth_bytes_per_s", "flops_per_s.bf16"},
 }  # fmt: skip
 
 
@@ -152,7 +174,7 @@ def test_case_and_separators_never_matter(name: str, separator: str, upper: bool
 
 
 @pytest.mark.parametrize(
-    ("wrong", "suggestion"), [("h10", "H100 SXM"), ("h2000", "H200 SXM"), ("mi300", "MI300X"), ("l40", "L40S")]
+    ("wrong", "suggestion"), [("h10", "H100 SXM"), ("h2000", "H200 SXM"), ("mi300", "MI300X"), ("l40x", "L40S")]
 )
 def test_unknown_gpu_names_the_nearest(wrong: str, suggestion: str) -> None:
     with pytest.raises(CatalogueError) as caught:

@@ -71,6 +71,8 @@ def test_kind_band_and_sources_are_stated() -> None:
 def test_an_engine_has_one_set_of_factors_and_an_unknown_one_that_of_vllm() -> None:
     assert factors_for() == factors_for("vllm", "0.33.0") == factors_for("another") == FACTORS
     assert factors_for("vllm", "0.10.1").eagle3_pass_s > factors_for("vllm", "0.11").eagle3_pass_s == 0.0
+    early, late = factors_for("sglang", "0.4.4"), factors_for("sglang", "0.5.23")
+    assert early.loaded_request_s > late.loaded_request_s and early.host_s == late.host_s
     for engine in ("sglang", "trtllm", "llamacpp"):
         assert factors_for(engine, "1.2").host_s < FACTORS.host_s
 
