@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from specsim.shapes import Gpu
 
@@ -111,7 +111,7 @@ _ENGINES: Mapping[str, Factors] = {
     "llamacpp": replace(FACTORS, host_s=0.2e-3, host_request_s=5e-6, weight_bandwidth=0.75, dequantise=0.7),
 }
 """What differs by engine; everything else belongs to the GPU's kernels, which the engines share."""
-_ERAS: Mapping[str, tuple[tuple[int, ...], Mapping[str, float]]] = {
+_ERAS: Mapping[str, tuple[tuple[int, ...], Mapping[str, Any]]] = {
     "vllm": ((0, 11), {"eagle3_pass_s": 0.5e-3}),
     "sglang": ((0, 5, 6), {"loaded_host_s": 1.5e-3, "loaded_request_s": 80e-6}),
 }
@@ -166,8 +166,8 @@ _SOURCES: Mapping[str, str] = {
     "speculation_host_s": "vLLM PR 20780: EAGLE steps at k=2..7 extrapolated to k=0 lie 0.65 ms over plain decoding; "
     "shared with loaded_host_s",
     "loaded_host_s": "vLLM issue 49548: k=0 with the machinery loaded costs +6.6 % TPOT at concurrency 2; "
-    "the 0.65 ms of vLLM PR 20780 leave less. SGLang before 0.5.6: from table 3 of arXiv 2503.01840 (SGLang 0.4.4) with the "
-    "acceptance lengths that vLLM PR 20780 has for the same heads",
+    "the 0.65 ms of vLLM PR 20780 leave less. SGLang before 0.5.6: table 3 of arXiv 2503.01840 (SGLang 0.4.4) with "
+    "the acceptance lengths that vLLM PR 20780 has for the same heads",
     "loaded_request_s": "vLLM issue 49548: +21.6 % at concurrency 189 on a 31B model; the published EAGLE rows at "
     "batch 128 (arXiv 2601.11580) leave room for far less, so a compromise",
     "lookup_loaded_host_s": "assumed: n-gram rows of arXiv 2601.11580 at batch 1 show between 0 and 0.7 ms a step",
