@@ -34,7 +34,7 @@ LEVELS: dict[str, int] = {
     ),
     "specsim.scheduler": 3,
     "specsim.engine": 4,
-    **dict.fromkeys(("specsim.stats", "specsim.metrics", "specsim.planner"), 5),
+    **dict.fromkeys(("specsim.stats", "specsim.metrics", "specsim.planner", "specsim.explain"), 5),
     **dict.fromkeys(("scenarios", "calibrate", "db"), 6),
     **dict.fromkeys(("specsim.cli", "specsim.report", "specsim.__main__"), 7),
 }  # fmt: skip

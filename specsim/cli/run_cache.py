@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StoredRuns", "code_version"]
 
-_NO_RESULTS_IN = ("cli", "report")
+_NO_RESULTS_IN = ("cli", "explain", "report")
 """Parts of the package whose code cannot change a metric."""
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from specsim.cli.looked_at import TIMELINE_MB, LookedAt
 from specsim.cli.scenario_input import overruled_workload, read_workload
 from specsim.cli.scenario_options import (
     deployment_from,
@@ -46,7 +47,13 @@ _BIG_FILE_BYTES = 20 << 20
 @slo_options
 @click.option("--plain", is_flag=True, help="Run the slow scheduler that the fast one is checked against.")
 @click.option("--requests-out", metavar="FILE", help="Write one row a request, as .csv or .jsonl.")
-@click.option("--force", is_flag=True, help="Replace the file of --requests-out.")
+@click.option("--explain", is_flag=True, help="Say where the time goes, beside the same requests without speculation.")
+@click.option("--timeline", metavar="FILE.json", help="Draw steps and requests over time, for Perfetto.")
+@click.option("--timeline-window", metavar="A:B", help="Simulated time that is drawn, e.g. 60s:90s.  [default: all]")
+@click.option(
+    "--timeline-mb", type=float, metavar="MB", help=f"Size at which the drawing ends.  [default: {TIMELINE_MB:g}]"
+)
+@click.option("--force", is_flag=True, help="Replace the files of --requests-out and --timeline.")
 @click.option("--db", envvar="SPECSIM_DB", metavar="PATH|URL", help="Results database.  [default: specsim.db]")
 @click.option("--store/--no-store", default=True, show_default=True, help="Keep the run, and reuse a stored one.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
@@ -56,6 +63,10 @@ def simulate(
     seed: int | None,
     plain: bool,
     requests_out: str | None,
+    explain: bool,
+    timeline: str | None,
+    timeline_window: str | None,
+    timeline_mb: float | None,
     force: bool,
     db: str | None,
     store: bool,
@@ -73,21 +84,19 @@ def simulate(
     """
     from scenarios.loader import load_scenario
 
-    if requests_out is not None:
-        from specsim.report.run import check_requests_file
-
-        check_requests_file(requests_out, force=force)
-    _refuse_idle_flags(values, policy=policy, force=force, requests_out=requests_out, db=db, store=store)
+    looked_at = LookedAt(requests_out, explain, timeline, timeline_window, timeline_mb)
+    looked_at.check(force=force)
+    _refuse_idle_flags(values, looked_at, policy=policy, db=db, store=store)
     item = _overruled(load_scenario(scenario), values, seed)
     run = _prepare(item, policy, plain)
     if store:
         from db.store import Store
 
         with Store.open(db) as opened:
-            run_id, reused, metrics = _stored(opened, run, item, requests_out)
+            run_id, reused, metrics, more = _stored(opened, run, item, looked_at)
     else:
-        run_id, reused, metrics = None, False, _simulated(run, requests_out)
-    result = {"scenario": scenario, "run_id": run_id, "reused": reused, **run.describe(metrics)}
+        run_id, reused, (metrics, more) = None, False, looked_at.simulate(run)
+    result = {"scenario": scenario, "run_id": run_id, "reused": reused, **run.describe(metrics), **more}
     if as_json:
         click.echo(json.dumps(result, allow_nan=False))
         return
@@ -97,7 +106,7 @@ def simulate(
 
 
 def _refuse_idle_flags(
-    values: dict[str, Any], *, policy: str | None, force: bool, requests_out: str | None, db: str | None, store: bool
+    values: dict[str, Any], looked_at: LookedAt, *, policy: str | None, db: str | None, store: bool
 ) -> None:
     """Flags that would change nothing are mistakes, not wishes.
 
@@ -112,15 +121,13 @@ def _refuse_idle_flags(
         for name in ("acceptance", "acceptance_length", "acceptance_length_k", "task"):
             if values[name] is not None:
                 raise ScenarioError(f"--{name.replace('_', '-')} does nothing with --policy off; leave it out")
-    if force and requests_out is None:
-        raise ScenarioError("--force does nothing without --requests-out; leave it out")
     source = click.get_current_context().get_parameter_source("db")
     if db is not None and not store and source is click.core.ParameterSource.COMMANDLINE:
         raise ScenarioError("--db and --no-store exclude each other; give one of the two")
     trace = values.get("trace")
-    both = requests_out and trace and os.path.exists(requests_out) and os.path.exists(trace)
-    if both and os.path.samefile(str(requests_out), str(trace)):
-        raise ScenarioError(f"--requests-out {requests_out} is the log itself; give another name")
+    for flag, path in looked_at.files.items():
+        if trace and os.path.exists(path) and os.path.exists(trace) and os.path.samefile(path, trace):
+            raise ScenarioError(f"{flag} {path} is the log itself; give another name")
 
 
 def _overruled(item: ScenarioFile, values: dict[str, Any], seed: int | None) -> ScenarioFile:
@@ -182,19 +189,10 @@ def _policy(item: ScenarioFile, text: str | None) -> tuple[PolicySpec, tuple[str
     return PolicySpec("static", k), (f"No policy is given: static k={k} is assumed.",)
 
 
-def _simulated(run: SingleRun, requests_out: str | None) -> dict[str, Any]:
-    result = run.simulate()
-    if requests_out is not None:
-        from specsim.report.run import write_requests
-
-        write_requests(result.requests, requests_out)
-    return run.metrics(result)
-
-
 def _stored(
-    store: Any, run: SingleRun, item: ScenarioFile, requests_out: str | None
-) -> tuple[str, bool, dict[str, Any]]:
-    """(run id, whether a stored run was reused, metrics). Rows of requests are not stored, so they are run again."""
+    store: Any, run: SingleRun, item: ScenarioFile, looked_at: LookedAt
+) -> tuple[str, bool, dict[str, Any], dict[str, Any]]:
+    """(run id, whether a stored run was reused, metrics, what else was asked for)."""
     import specsim
     from db.canonical import run_key
     from specsim.cli.run_cache import code_version
@@ -218,10 +216,8 @@ def _stored(
     )
     known = store.find_run(key)
     if known is not None:
-        if requests_out is not None:
-            _simulated(run, requests_out)
-        return known["id"], True, known["metrics"]
-    metrics = _simulated(run, requests_out)
+        return known["id"], True, known["metrics"], looked_at.simulate(run)[1] if looked_at else {}
+    metrics, more = looked_at.simulate(run)
     meta = trace.meta
     store.save_trace(
         trace_sha256,
@@ -249,4 +245,4 @@ def _stored(
         specsim_version=specsim.__version__,
         started_utc=started,
     )
-    return run_id, False, metrics
+    return run_id, False, metrics, more

@@ -41,7 +41,7 @@ class Observer:
         """A step begins that will take `seconds`. `view.work` is used again for the next step: copy what is kept."""
 
     def step_ended(self, replica: int, now_s: float, measured: bool, view: StepView) -> None:
-        """The step that began is over; `measured`: it counts in the totals."""
+        """The step that began is over; `measured`: it counts in the totals. `view` is that of after the step."""
 
 
 def observed(fleet: Sequence[Replica], recorder: Recorder, observers: Sequence[Observer]) -> list[Replica]:
@@ -129,8 +129,8 @@ class _Observed:
     def end_step(self, now_s: float) -> list[int]:
         self._clock[0] = now_s
         measured = self._recorder.measures(now_s)
-        view = self._replica.view()
         finished = self._replica.end_step(now_s)
+        view = self._replica.view()
         for observer in self._observers:
             observer.step_ended(self._index, now_s, measured, view)
         return finished

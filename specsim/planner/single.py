@@ -5,12 +5,14 @@ Models nothing by itself: the run is that of `specsim.engine`, the figures are t
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from specsim.config import PolicySpec
+from specsim.engine.observe import Observer
 from specsim.engine.simulator import simulate
 from specsim.errors import ScenarioError, TraceError
 from specsim.metrics import summarise
@@ -57,8 +59,13 @@ class SingleRun:
         """Costs and limits of the policy."""
         return self.question.side(self.policy)
 
-    def simulate(self) -> RunResult:
-        """Run it.
+    @property
+    def without_speculation(self) -> SingleRun:
+        """The same requests with speculation off."""
+        return replace(self, policy=PolicySpec("off"))
+
+    def simulate(self, observers: Sequence[Observer] = ()) -> RunResult:
+        """Run it, with `observers` looking on.
 
         Raises:
             TraceError: when every request was refused, since such a run says nothing.
@@ -76,6 +83,7 @@ class SingleRun:
             router=deployment.router,
             warmup_share=self.warmup_share,
             plain=self.plain,
+            observers=observers,
         )
         if result.requests.rejected.all():
             shortest = int((self.trace.prompt_tokens.astype(np.int64) + self.trace.output_tokens).min())

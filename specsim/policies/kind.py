@@ -7,6 +7,7 @@ Leaves out: the rule itself. Numbers: none.
 from __future__ import annotations
 
 import dataclasses
+import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,6 +46,10 @@ class PolicyKind:
     """Raises ScenarioError when fields do not fit each other."""
     read: Callable[[Sequence[str]], dict[str, Any]] | None = None
     """Fields from the parts between colons, for spellings that are no list of numbers; ValueError: malformed."""
+    from_text: Mapping[str, Callable[[str], Any]] = field(default_factory=dict)
+    """Settings whose text is no single number or word -> how it is read; ValueError: malformed."""
+    to_text: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
+    """The same settings -> how a label shows them, where that is not a list of numbers."""
     engines: tuple[str, ...] = ()
     """Engines that can be told to follow it; a plan recommends no other."""
     rank: int = 9
@@ -57,7 +62,7 @@ class PolicyKind:
             return text
         default = self.settings()
         changed = [
-            f"{f.name}={_written(getattr(spec.settings, f.name))}"
+            f"{f.name}={self.to_text.get(f.name, _written)(getattr(spec.settings, f.name))}"
             for f in dataclasses.fields(self.settings)
             if f.name not in self.positional and getattr(spec.settings, f.name) != getattr(default, f.name)
         ]
@@ -75,23 +80,25 @@ class PolicyKind:
         else:
             if len(parts) != len(self.positional):
                 raise ValueError(f"{len(parts)} figures")
-            fields = {n: value_of(self._hint(n), part) for n, part in zip(self.positional, parts, strict=True)}
+            fields = {name: self._value(name, part) for name, part in zip(self.positional, parts, strict=True)}
         hints = {} if self.settings is None else typing.get_type_hints(self.settings)
         for name, text in options.items():
             if name not in hints:
                 known = ", ".join(hints) or "none"
                 raise ScenarioError(f"policy {self.name} has no setting '{name}'{nearest(name, hints)}; it has {known}")
             try:
-                fields[name] = value_of(hints[name], text)
+                fields[name] = self._value(name, text)
             except ValueError:
                 raise ScenarioError(f"policy {self.name}: {name} cannot be {text!r}") from None
         chosen = {name: fields.pop(name) for name in list(fields) if name in hints}
         settings = None if self.settings is None else self.settings(**chosen)
         return PolicySpec(self.name, settings=settings, **fields)
 
-    def _hint(self, name: str) -> Any:
+    def _value(self, name: str, text: str) -> Any:
+        if name in self.from_text:
+            return self.from_text[name](text)
         hints = {} if self.settings is None else typing.get_type_hints(self.settings)
-        return hints[name] if name in hints else typing.get_type_hints(PolicySpec)[name]
+        return value_of(hints[name] if name in hints else typing.get_type_hints(PolicySpec)[name], text)
 
 
 def value_of(hint: Any, text: str) -> Any:
@@ -100,6 +107,8 @@ def value_of(hint: Any, text: str) -> Any:
     Raises:
         ValueError: it is none of that type, or the type has no text form.
     """
+    if typing.get_origin(hint) is types.UnionType:
+        (hint,) = (part for part in typing.get_args(hint) if part is not type(None))
     if typing.get_origin(hint) is typing.Literal:
         if text not in typing.get_args(hint):
             raise ValueError(text)
@@ -116,4 +125,6 @@ def _refuse(text: str) -> bool:
 
 
 def _written(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "/".join(map(_written, value))
     return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)

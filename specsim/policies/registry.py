@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from specsim.errors import ScenarioError, nearest
-from specsim.policies import goodput, off, off_above, schedule, static
+from specsim.policies import context, ema, gate, goodput, off, off_above, schedule, static, trt_gate
 from specsim.policies.base import EngineView, Policy
 from specsim.policies.kind import PolicyKind
 from specsim.policies.spec import PolicySpec
+from specsim.policies.spellings import SPELLINGS
 
 __all__ = ["KINDS", "kind_of", "make_policy", "parse_policy"]
 
@@ -25,7 +26,11 @@ KINDS: Mapping[str, PolicyKind] = MappingProxyType(
             static.KIND,
             schedule.KIND,
             off_above.KIND,
+            context.KIND,
             goodput.KIND,
+            ema.KIND,
+            gate.KIND,
+            trt_gate.KIND,
         )
     }
 )
@@ -57,17 +62,23 @@ def make_policy(spec: PolicySpec, view: EngineView | None = None) -> Policy:
 
 def parse_policy(text: str) -> PolicySpec:
     """A policy as the command line writes it: `off`, `static:3`, `schedule:1-16=5,17-512=0`, `off_above:3:64`, ...;
-    any setting of its kind may follow as `:name=value`.
+    any setting of its kind may follow as `:name=value`. `SPELLINGS` are understood too.
 
     Raises:
         ScenarioError: an unknown kind or setting, or figures that do not fit it.
     """
     name, *parts = text.strip().split(":")
     name = name.lower().replace("-", "_")
+    if name in SPELLINGS:
+        other = SPELLINGS[name]
+        try:
+            return other.read(parts)
+        except ValueError:
+            raise ScenarioError(f"policy {text!r} must be {other.spelling}, e.g. {other.example}") from None
     kind = KINDS.get(name)
     if kind is None:
         known = ", ".join(kind.spelling for kind in KINDS.values())
-        raise ScenarioError(f"policy {text!r}: unknown kind{nearest(name, KINDS)}; one of {known}")
+        raise ScenarioError(f"policy {text!r}: unknown kind{nearest(name, [*KINDS, *SPELLINGS])}; one of {known}")
     options: dict[str, str] = {}
     while parts and _OPTION.match(parts[-1]):
         option, _, value = parts.pop().partition("=")

@@ -5,17 +5,16 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
-from specsim.errors import ScenarioError
 from specsim.records import RequestColumns
+from specsim.report.explain import write_explanation
+from specsim.report.files import whole_file
 from specsim.report.text import Page, number, percent, plus_minus
 
-__all__ = ["check_requests_file", "run_text", "write_requests"]
+__all__ = ["run_text", "write_requests"]
 
 _STATISTICS = ("mean", "p50", "p95", "p99")
 _LATENCIES = {
@@ -36,6 +35,11 @@ def run_text(result: Mapping[str, Any], *, color: bool = False) -> str:
     metrics = dict(result["metrics"])
     page.heading(f"Run {result['run_id'] or '(not stored)'}{', reused from the store' if result['reused'] else ''}")
     page.facts(_facts(result))
+    if "explain" in result:
+        write_explanation(page, result["explain"])
+    if "timeline" in result:
+        page.heading("Timeline")
+        page.line(result["timeline"]["text"])
     page.heading("Latency, ms")
     page.table(["", *_STATISTICS], [_latency_row(name, metrics) for name in _LATENCIES])
     page.heading("Everything else")
@@ -96,21 +100,6 @@ def _value(name: str, value: Any) -> str:
     return number(value, 4) + ("/s" if name.endswith("_per_s") else "")
 
 
-def check_requests_file(path: str, *, force: bool) -> None:
-    """Refuse a file that `write_requests` could not write, before anything is simulated.
-
-    Raises:
-        ScenarioError: a suffix other than .csv and .jsonl, a missing folder, or a file that exists without `force`.
-    """
-    target = Path(path)
-    if target.suffix not in (".csv", ".jsonl"):
-        raise ScenarioError(f"--requests-out {path}: the name must end in .csv or .jsonl")
-    if not target.parent.is_dir():
-        raise ScenarioError(f"--requests-out {path}: folder {target.parent} does not exist; make it first")
-    if target.exists() and not force:
-        raise ScenarioError(f"--requests-out {path}: the file exists; give another name, or --force to replace it")
-
-
 def _rows(requests: RequestColumns) -> Iterator[dict[str, Any]]:
     names = [f.name for f in fields(RequestColumns)]
     columns = [getattr(requests, name).tolist() for name in names]
@@ -125,17 +114,10 @@ def write_requests(requests: RequestColumns, path: str) -> None:
     Raises:
         ScenarioError: when the file cannot be written; an old one is then left as it was.
     """
-    target = Path(path)
-    draft = target.with_name(f".{target.name}.part")
-    try:
-        with draft.open("w", encoding="utf-8", newline="") as out:
-            if target.suffix == ".csv":
-                table = csv.DictWriter(out, ["request", *(f.name for f in fields(RequestColumns))], lineterminator="\n")
-                table.writeheader()
-                table.writerows(_rows(requests))
-            else:
-                out.writelines(json.dumps(row, allow_nan=False) + "\n" for row in _rows(requests))
-        os.replace(draft, target)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise ScenarioError(f"--requests-out {path}: cannot be written: {error.strerror}") from error
+    with whole_file("--requests-out", path) as out:
+        if path.endswith(".csv"):
+            table = csv.DictWriter(out, ["request", *(f.name for f in fields(RequestColumns))], lineterminator="\n")
+            table.writeheader()
+            table.writerows(_rows(requests))
+        else:
+            out.writelines(json.dumps(row, allow_nan=False) + "\n" for row in _rows(requests))

@@ -217,7 +217,7 @@ def test_every_page_is_reached_from_the_index() -> None:
 
 MACHINE = (r"(?<![\w.])/(?:work|tmp|root|home|Users|opt|mnt)/", r"\b[A-Z]:\\", r"localhost|127\.0\.0\.1")
 HOST = r"\b(?:[\w-]+\.)+(?:org|com|io|net|dev|ai|cn)\b"
-KNOWN_HOSTS = {"github.com", "arxiv.org"}
+KNOWN_HOSTS = {"github.com", "arxiv.org", "ui.perfetto.dev"}
 """Where pages may send a reader; a package index is a setting of the reader's machine and is never named."""
 
 

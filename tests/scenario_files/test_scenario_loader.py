@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios.loader import TABLES, ScenarioFile, dump_scenario, load_scenario, parse_scenario
@@ -16,6 +16,7 @@ from scenarios.workload import WorkloadSpec, load_workload, read_options
 from specsim.config import METHODS, Deployment, PolicySpec, Slo, Speculation
 from specsim.errors import InputError, ScenarioError, TraceError
 from specsim.planner.question import PlanSettings
+from specsim.policies import KINDS, parse_policy
 
 HERE = Path("case.toml")
 WORDS = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -59,6 +60,14 @@ POLICIES = st.one_of(
     st.builds(PolicySpec, st.sampled_from(["static", "goodput"]), st.integers(0, 9)),
     st.builds(PolicySpec, st.just("off_above"), st.integers(0, 9), batch_limit=st.integers(0, 99)),
     st.just(PolicySpec("schedule", 5, table=((1, 16, 5), (17, 64, 2), (65, 512, 0)))),
+    st.sampled_from([kind.example for kind in KINDS.values()]).map(parse_policy),
+    st.sampled_from(
+        [
+            "ema:7:candidates=1=0/7,9=1:initial_k=7:ema_alpha=0.3:update_interval=2:down_hysteresis=-0.5/0/1",
+            "trt_gate:2:1.25:9:over=requests",
+            "gate:2:1:window=3:reprobe_steps=4",
+        ]
+    ).map(parse_policy),
 )
 SLOS = st.builds(Slo, ttft_s=optional(SECONDS), tpot_s=optional(SECONDS), share=SHARES)
 PLANS = st.builds(
@@ -85,6 +94,7 @@ WORKLOADS = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(
     scenario=st.builds(
         ScenarioFile,
@@ -160,6 +170,11 @@ def test_tables_left_out_are_at_their_defaults() -> None:
         ("[policy]\nkind = 3", "case.toml: policy.kind: 3 is not one of off, static"),
         ("[policy]\nkind = 'off'\nbatch_limit = 0", "policy.batch_limit: kind 'off' has no such key; its keys are"),
         ("[policy]\nkind = 'static'\nnum_spec_tokens = 99", "num_spec_tokens must be a whole number in 0..64, got 99"),
+        ("[policy]\nkind = 'ema'\nalpha = 1", "policy.alpha: kind 'ema' has no such key (did you mean 'ema_alpha'?)"),
+        ("[policy]\nkind = 'ema'\nnum_spec_tokens = 3\nema_alpha = 2", "policy.ema_alpha must be a number in 0..1"),
+        ("[policy]\nkind = 'ema'\nema_alpha = 'x'", "case.toml: policy.ema_alpha: 'x' is not a finite number"),
+        ("[[policy]]\nkind = 'off'\n[[policy]]\nkind = 'gat'", "case.toml: policy 2.kind: 'gat' is not one of off"),
+        ("[deployment]\nema_alpha = 0.1", "deployment.ema_alpha: unknown key; 'ema_alpha' belongs to [policy]"),
         ("policy = 'statik:3'", "case.toml: policy: policy 'statik:3': unknown kind (did you mean 'static'?)"),
         ("policy = ['static:3', 'statik:3']", "case.toml: policy 2: policy 'statik:3': unknown kind"),
         ("policy = ['static:3', 'static:3']", "case.toml: policy 'k=3' stands there twice; leave one out"),

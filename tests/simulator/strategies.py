@@ -25,6 +25,7 @@ from specsim.engine.fast_replica import FastReplica
 from specsim.engine.observe import Observer
 from specsim.engine.plain_replica import PlainReplica
 from specsim.latency import StepCost
+from specsim.policies import parse_policy
 from specsim.profiles import LatencyProfile
 from specsim.records import RunResult
 from specsim.traces.model import Trace
@@ -34,6 +35,7 @@ __all__ = [
     "CROWDED",
     "KINDS",
     "POLICIES",
+    "POLICY_LIST",
     "ListedLuck",
     "Step",
     "Watch",
@@ -211,17 +213,24 @@ def _watching(kind: Any, watch: Watch) -> Any:
     return Watched
 
 
-POLICIES = st.sampled_from(
-    [
-        PolicySpec("off"),
-        PolicySpec("static", 0),
-        PolicySpec("static", 1),
-        PolicySpec("static", 4),
-        PolicySpec("schedule", 5, table=((1, 2, 5), (3, 4, 2), (6, 9, 0))),
-        PolicySpec("off_above", 3, batch_limit=2),
-        PolicySpec("goodput", 4),
-    ]
+POLICY_LIST = (
+    PolicySpec("off"),
+    PolicySpec("static", 0),
+    PolicySpec("static", 1),
+    PolicySpec("static", 4),
+    PolicySpec("schedule", 5, table=((1, 2, 5), (3, 4, 2), (6, 9, 0))),
+    PolicySpec("off_above", 3, batch_limit=2),
+    PolicySpec("goodput", 4),
+    parse_policy("context:0/1-2=4,3-9=1;24/1-3=0,4-9=3;50/1-9=2"),
+    parse_policy("ema:5:candidates=1=0/1/3/5,3=0/2,6=0:update_interval=1:warmup_batches=0:ema_alpha=0.5"),
+    parse_policy("ema:4:candidates=1=1/2/4:update_interval=2:warmup_batches=1:ceiling_coeff=1.5"),
+    parse_policy("gate:3:0.5:window=2:reprobe_steps=3"),
+    parse_policy("trt_gate:4:0.4:3"),
+    parse_policy("trt_gate:4:1.2:2:over=requests"),
 )
+"""At least one of every kind, with settings that make it move within a few steps."""
+
+POLICIES = st.sampled_from(POLICY_LIST)
 
 
 @st.composite

@@ -11,6 +11,7 @@ import pytest
 from builders import FixedLuck, make_cost, make_limits, make_pass, make_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import POLICY_LIST
 
 from specsim import workload
 from specsim.config import PolicySpec, ReplicaLimits
@@ -26,11 +27,9 @@ from specsim.records import RequestColumns, RunResult
 from specsim.workload import Workload
 
 POLICIES = st.one_of(
-    st.just(PolicySpec("off")),
     st.integers(0, 6).map(lambda k: PolicySpec("static", k)),
-    st.just(PolicySpec("schedule", 5, table=((1, 2, 5), (3, 4, 2), (6, 9, 0)))),
     st.integers(0, 6).map(lambda limit: PolicySpec("off_above", 3, batch_limit=limit)),
-    st.just(PolicySpec("goodput", 4)),
+    st.sampled_from(POLICY_LIST),
 )
 
 

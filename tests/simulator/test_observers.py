@@ -24,7 +24,7 @@ class Notes(Observer):
         self.replica: dict[int, int] = {}
         self.refused: set[int] = set()
         self.steps: list[tuple[int, float, float, StepWork, StepView, bool]] = []
-        self._open: dict[int, tuple[float, float]] = {}
+        self._open: dict[int, tuple[float, float, StepView]] = {}
 
     def submitted(self, request: int, replica: int, arrival_s: float, accepted: bool) -> None:
         self.calls.append(("arrival", request, arrival_s))
@@ -46,12 +46,14 @@ class Notes(Observer):
 
     def step_began(self, replica: int, now_s: float, seconds: float, view: StepView) -> None:
         assert replica not in self._open
-        self._open[replica] = (now_s, seconds)
+        self._open[replica] = (now_s, seconds, view)
 
     def step_ended(self, replica: int, now_s: float, measured: bool, view: StepView) -> None:
-        began_s, seconds = self._open.pop(replica)
+        began_s, seconds, began = self._open.pop(replica)
         assert now_s == began_s + seconds
-        self.steps.append((replica, began_s, seconds, replace(view.work), view, measured))
+        assert view.work is began.work
+        assert view.running <= began.running
+        self.steps.append((replica, began_s, seconds, replace(view.work), began, measured))
 
     def of(self, what: str) -> dict[int, float]:
         return {request: time_s for call, request, time_s in self.calls if call == what}
