@@ -28,7 +28,7 @@ class Drawing:
     """Everything in a file."""
 
     steps: dict[int, list[dict[str, Any]]]
-    """Process -> its steps in order."""
+    """Process -> its steps in order; they are on the thread with the number of the process."""
     requests: dict[int, RequestSpans]
     counters: dict[tuple[int, str], list[tuple[float, float]]]
     refused: set[int]
@@ -53,6 +53,7 @@ def read_timeline(text: str) -> Drawing:
         if kind == "M":
             if event["name"].endswith("_name"):
                 assert (pid, tid) not in names, "named twice"
+                assert tid is None or tid not in {other for _, other in names}, "a thread of two processes"
                 names[pid, tid] = event["args"]["name"]
             continue
         ts = event["ts"]
@@ -61,13 +62,14 @@ def read_timeline(text: str) -> Drawing:
         assert (pid, None) in names and (tid is None or (pid, tid) in names), f"{event} is on a nameless track"
         place = (pid, tid)
         if kind == "X":
-            assert event["dur"] >= 0
+            assert event["dur"] >= 0 and tid == pid
             if steps[pid]:
                 before = steps[pid][-1]
                 assert before["ts"] + before["dur"] <= ts + 1e-3, f"{event} overlaps {before}"
             steps[pid].append(event)
         elif kind == "C":
-            counters[pid, event["name"]].append((ts, event["args"]["value"]))
+            for key, value in event["args"].items():
+                counters[pid, f"{event['name']} {key}"].append((ts, value))
         elif kind == "i":
             if event["name"] == "refused":
                 refused.add(event["args"]["request"])
@@ -79,8 +81,8 @@ def read_timeline(text: str) -> Drawing:
             stack.append(event)
             assert len(stack) <= 2, f"{event} nests too deep"
             if len(stack) == 1:
-                spans = open_requests[place] = RequestSpans(pid, tid, event["args"], ts)
-                assert event["name"] == f"request {event['args']['request']}"
+                spans = open_requests[place] = RequestSpans(pid, tid, event.get("args", {}), ts)
+                assert event["name"] == f"request {spans.args.get('request')}"
                 assert event["args"]["request"] not in requests, "drawn twice"
                 requests[event["args"]["request"]] = spans
         else:

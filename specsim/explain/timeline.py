@@ -23,7 +23,9 @@ from specsim.latency import StepCost
 
 __all__ = ["Timeline"]
 
-_STEPS, _FIRST_SLOT = 1, 2
+_FIRST_SLOT = 10_000
+"""Thread of the first slot. Perfetto takes thread numbers for unique, and shows the thread first that has the number of
+its process: the steps."""
 _PHASES = ("queued", "prefill", "decode")
 
 
@@ -36,7 +38,8 @@ class _InFlight:
     began_s: float
     arrival_s: float
     slot: int | None = None
-    """None while it is not drawn."""
+    """Its place among those of the replica; None while it is not drawn."""
+    thread: int = 0
 
 
 @dataclass(slots=True)
@@ -46,15 +49,17 @@ class _Slots:
     free: list[int] = field(default_factory=list)
     freed: list[tuple[float, int]] = field(default_factory=list)
     """Slots that are free from a time on, in order of time."""
-    count: int = 0
+    threads: list[int] = field(default_factory=list)
+    """Thread of each slot."""
 
     def take(self, now_s: float) -> int:
+        """A slot; one that has no thread yet has the number 0."""
         while self.freed and self.freed[0][0] <= now_s:
             heapq.heappush(self.free, heapq.heappop(self.freed)[1])
         if self.free:
             return heapq.heappop(self.free)
-        self.count += 1
-        return self.count - 1
+        self.threads.append(0)
+        return len(self.threads) - 1
 
     def give(self, slot: int, now_s: float) -> None:
         heapq.heappush(self.freed, (now_s, slot))
@@ -89,10 +94,11 @@ class Timeline(Observer):
         self._max_bytes = max_bytes
         self._in_flight: dict[int, _InFlight] = {}
         self._slots: dict[int, _Slots] = {}
+        self._next_thread = _FIRST_SLOT
         self._pending: list[tuple[float, str]] = []
         """Events that an arrival, told late, may still come before."""
         self._pending_bytes = 0
-        self._counters: dict[tuple[int, str], float] = {}
+        self._counters: dict[tuple[int, str], dict[str, int]] = {}
         self._entered = False
         self._over = False
         self.bytes = self.steps = self.requests = 0
@@ -117,7 +123,7 @@ class Timeline(Observer):
             if self._draws(arrival_s):
                 args = {"request": request, **self._lengths(request)}
                 self._replica(replica)
-                self._event(arrival_s, "i", replica, _STEPS, "refused", {"s": "t", "args": args})
+                self._event(arrival_s, "i", replica, replica + 1, "refused", {"s": "t", "args": args})
             return
         item = self._in_flight[request] = _InFlight(replica, 0, arrival_s, arrival_s)
         if self._entered and arrival_s < self._end_s:
@@ -212,12 +218,14 @@ class Timeline(Observer):
     def _open(self, request: int, item: _InFlight) -> None:
         at_s = max(item.arrival_s, self._start_s)
         slots = self._replica(item.replica)
-        known = slots.count
         item.slot = slots.take(at_s)
-        if slots.count > known:
-            self._name(item.replica, item.slot + _FIRST_SLOT, f"requests {item.slot + 1:03d}")
+        if not slots.threads[item.slot]:
+            slots.threads[item.slot] = self._next_thread
+            self._next_thread += 1
+            self._name(item.replica, slots.threads[item.slot], f"requests {item.slot + 1:03d}")
+        item.thread = slots.threads[item.slot]
         args = {"request": request, **self._lengths(request), "arrival_s": item.arrival_s}
-        self._event(at_s, "B", item.replica, item.slot + _FIRST_SLOT, f"request {request}", {"args": args})
+        self._event(at_s, "B", item.replica, item.thread, f"request {request}", {"args": args})
         self._phase(item, max(item.began_s, self._start_s))
         self.requests += 1
 
@@ -226,7 +234,7 @@ class Timeline(Observer):
 
     def _phase(self, item: _InFlight, at_s: float) -> None:
         assert item.slot is not None
-        self._event(at_s, "B", item.replica, item.slot + _FIRST_SLOT, _PHASES[item.phase])
+        self._event(at_s, "B", item.replica, item.thread, _PHASES[item.phase])
 
     def _move(self, request: int, phase: int, now_s: float) -> None:
         self._enter(now_s)
@@ -240,11 +248,11 @@ class Timeline(Observer):
 
     def _end(self, item: _InFlight, now_s: float) -> None:
         assert item.slot is not None
-        self._event(now_s, "E", item.replica, item.slot + _FIRST_SLOT)
+        self._event(now_s, "E", item.replica, item.thread)
 
     def _mark(self, item: _InFlight, now_s: float, name: str) -> None:
         if item.slot is not None and self._draws(now_s):
-            self._event(now_s, "i", item.replica, item.slot + _FIRST_SLOT, name, {"s": "t"})
+            self._event(now_s, "i", item.replica, item.thread, name, {"s": "t"})
 
     def _step(self, replica: int, now_s: float, seconds: float, view: StepView) -> None:
         work = view.work
@@ -263,24 +271,28 @@ class Timeline(Observer):
         self._replica(replica)
         # The end is rounded, not the duration, so that a step never reaches into the next.
         length = round(_us(now_s + seconds) - _us(now_s), 3)
-        self._event(now_s, "X", replica, _STEPS, f"{kind} k={k}" if work.machinery else kind,
+        self._event(now_s, "X", replica, replica + 1, f"{kind} k={k}" if work.machinery else kind,
                     {"dur": length, "args": args})  # fmt: skip
         self._count(replica, now_s, view, next_k=k)
         self.steps += 1
 
     def _count(self, replica: int, now_s: float, view: StepView, *, next_k: int) -> None:
-        values = {"running": view.running, "waiting": view.waiting, "KV blocks used": view.used_blocks, "k": next_k}
-        for name, value in values.items():
-            if self._counters.get((replica, name)) != value:
-                self._counters[replica, name] = value
-                self._event(now_s, "C", replica, None, name, {"args": {"value": value}})
+        counters = {
+            "requests": {"running": view.running, "waiting": view.waiting},
+            "KV blocks": {"used": view.used_blocks},
+            "drafts": {"k": next_k},
+        }
+        for name, values in counters.items():
+            if self._counters.get((replica, name)) != values:
+                self._counters[replica, name] = values
+                self._event(now_s, "C", replica, None, name, {"args": values})
 
     def _replica(self, replica: int) -> _Slots:
         slots = self._slots.get(replica)
         if slots is None:
             slots = self._slots[replica] = _Slots()
             self._name(replica, None, f"replica {replica}")
-            self._name(replica, _STEPS, "engine steps")
+            self._name(replica, replica + 1, "engine steps")
         return slots
 
     def _name(self, replica: int, thread: int | None, name: str) -> None:

@@ -98,7 +98,7 @@ def test_a_timeline_is_the_record(plain: bool, world: World) -> None:
         assert sum(step["args"]["us"].values()) == pytest.approx(step["dur"], abs=1.0)
     for (pid, name), values in drawing.counters.items():
         assert all(value >= 0 for _, value in values)
-        if name in ("running", "waiting"):
+        if name.startswith("requests "):
             assert values[-1][1] == 0, f"{name} of process {pid} at the end"
     assert not timeline.full
     assert timeline.facts()["until_s"] == result.end_s
