@@ -16,10 +16,12 @@ from click.testing import CliRunner
 
 from scenarios.resolve import resolve
 from specsim.cli import cli
-from specsim.config import Deployment, Slo, Speculation
+from specsim.config import Deployment, PolicySpec, Slo, Speculation
+from specsim.explain.explanation import explain
 from specsim.latency import StepWork
-from specsim.planner.concurrency import CrossoverSettings, run_point
+from specsim.planner.concurrency import CrossoverSettings, run_point, steady_trace
 from specsim.planner.question import Question
+from specsim.planner.single import SingleRun
 from specsim.planner.surface import batch_limit, crossing, speedup
 from specsim.traces.recipe import LengthSpec
 
@@ -183,6 +185,20 @@ def test_what_prompts_fill_gains_nothing(output: int, low: float, high: float) -
     asked = question(max_num_seqs=256, max_model_len=16384, max_num_batched_tokens=8192)
     point = run_point(asked, CrossoverSettings((16,), LengthSpec(8000), LengthSpec(output), 3, seeds=3), 16)
     assert low < point.speedup.mean < high
+
+
+def test_what_prompts_fill_is_explained_by_prompts() -> None:
+    """Of the GPU's time and of a request's, with speculation and without."""
+    asked = question(max_num_seqs=256, max_model_len=16384, max_num_batched_tokens=8192)
+    trace = steady_trace(LengthSpec(8000), LengthSpec(8), 4, 60, seed=0)
+    found = explain(SingleRun(asked, trace, PolicySpec("static", 3), concurrency=4))[1]
+    for side in (found["off"], found["on"]):
+        assert side["prefill_share"] > 0.8
+        request = side["request_s"]
+        others = (side["token_s"]["prefill"] + side["token_s"]["stalled"]) / side["token_total_s"]
+        assert request["prompt"] + others * request["decode"] > 0.75 * request["total"], "its own prompt and others'"
+    assert found["on"]["busy_s"] == pytest.approx(found["off"]["busy_s"], rel=0.06)
+    assert any(sentence.startswith("Prompts take") for sentence in found["text"])
 
 
 def test_short_prompts_gain_at_the_same_concurrency() -> None:
