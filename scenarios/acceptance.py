@@ -16,13 +16,15 @@ from typing import Any
 from scenarios.lookup import NameIndex, check_keys, name_key, one_line, packaged_toml
 from specsim.acceptance import Constant, PerPosition
 from specsim.closed_forms import alpha_from_length, conditionals_from_lengths, conditionals_from_marginals
-from specsim.config import METHODS, Speculation
-from specsim.errors import CatalogueError, ScenarioError, nearest
+from specsim.config import Speculation
+from specsim.drafters import drafter, find_drafter
+from specsim.errors import CatalogueError, ScenarioError
+from specsim.trees import chain_from_tree_length
 
 __all__ = ["default_acceptance", "given_acceptance", "known_tasks", "resolve_acceptance"]
 
 _KEYS = ("method", "target", "task", "lengths", "lengths_at", "marginals", "conditional", "alpha", "proposal_rate",
-         "spread", "spread_k", "lends_to", "fallback", "source")  # fmt: skip
+         "tree", "length_at", "spread", "spread_k", "lends_to", "fallback", "source")  # fmt: skip
 _LOOKUP_FIRST_DRAFT = 0.72
 """First-position acceptance where an n-gram lookup proposes (SmolLM2-135M); splits given figures in two."""
 
@@ -55,7 +57,7 @@ def given_acceptance(speculation: Speculation) -> tuple[PerPosition, str] | None
     Raises:
         ScenarioError: when a length comes without its k, or does not fit it.
     """
-    lookup = speculation.method == "ngram"
+    lookup = speculation.drafter.varies
     if speculation.acceptance is not None:
         vector = tuple(map(float, speculation.acceptance))
         said = f"given: conditional {', '.join(f'{a:g}' for a in vector)}"
@@ -77,7 +79,7 @@ def given_acceptance(speculation: Speculation) -> tuple[PerPosition, str] | None
     alpha = alpha_from_length(float(length), k)
     said = f"given: acceptance length {length:g} at k={k}"
     if lookup:
-        shape, _ = default_acceptance("ngram", "", speculation.task)
+        shape, _ = default_acceptance(speculation.method, "", speculation.task)
         rate = (length - 1.0) / ((shape.expected_length(k) - 1.0) / shape.proposal_rate)
         if rate <= 1.0:
             model = PerPosition(shape.given, shape.max_spec_tokens, rate, name="given length")
@@ -96,9 +98,10 @@ def default_acceptance(method: str, target: str, task: str | None = None) -> tup
     Raises:
         ScenarioError: when method or task is unknown.
     """
-    if method not in METHODS:
-        raise ScenarioError(f"method '{one_line(method)}' is not one of {', '.join(METHODS)}{nearest(method, METHODS)}")
+    known = drafter(method)
     wanted = _task(task)
+    names = (known.name, *known.borrows)
+    method = next((name for name in names if any(entry.method == name for entry in _entries())), known.name)
     entries = [entry for entry in _entries() if entry.method == method]
     own = [entry for entry in entries if name_key(entry.target) == name_key(target)]
     kin = [entry for entry in entries if name_key(target) in map(name_key, entry.lends_to)]
@@ -108,12 +111,12 @@ def default_acceptance(method: str, target: str, task: str | None = None) -> tup
     )
     any_target = [entry for entry in entries if entry.fallback]
     # a lookup follows the task more than the model, a drafter the model that it was trained for
-    near = [own, kin, family, any_target] if method == "ngram" else [own, kin]
+    near = [own, kin, family, any_target] if known.varies else [own, kin]
     matching = [[entry for entry in group if wanted in (None, entry.task)] for group in near]
     in_task = [[entry for entry in group if wanted in (None, entry.task)] for group in (family, any_target)]
     for group in (*matching, own, kin, in_task[0], family, in_task[1], any_target):
         if group:
-            return _model(group[0]), _provenance(group[0], target, wanted)
+            return _model(group[0]), _provenance(group[0], known.name, target, wanted)
     raise ScenarioError(f"no published acceptance for method '{method}'; give --acceptance or --acceptance-length")
 
 
@@ -137,8 +140,8 @@ def known_tasks() -> tuple[str, ...]:
     return tuple(_data()["tasks"])
 
 
-def _provenance(entry: _Entry, target: str, task: str | None) -> str:
-    borrowed = []
+def _provenance(entry: _Entry, method: str, target: str, task: str | None) -> str:
+    borrowed = [f"method {entry.method}"] if entry.method != method else []
     if name_key(entry.target) != name_key(target):
         borrowed.append(entry.target)
     if task is not None and entry.task != task:
@@ -169,7 +172,7 @@ def _entries() -> tuple[_Entry, ...]:
     for row in data["acceptance"]:
         place = f"acceptance.toml, {row.get('method')} {row.get('target')} {row.get('task')}"
         check_keys(row, _KEYS, place)
-        if row["task"] not in data["tasks"] or row["method"] not in METHODS:
+        if row["task"] not in data["tasks"] or find_drafter(row["method"]) is None:
             raise CatalogueError(f"{place}: unknown method or task")
         lends_to, fallback = tuple(row.get("lends_to", ())), bool(row.get("fallback", False))
         found.append(_Entry(row["method"], row["target"], row["task"], row, lends_to, fallback, row["source"]))
@@ -185,7 +188,12 @@ def _build(method: str, target: str, task: str) -> PerPosition:
     """The model of one entry; solving for the spread takes some tens of ms, so only what is asked for is built."""
     row = next(e.figures for e in _entries() if (e.method, e.target, e.task) == (method, target, task))
     rate = float(row.get("proposal_rate", 1.0))
-    if "lengths" in row:
+    if "tree" in row:
+        (depth, length), (nodes, topk) = row["length_at"], row["tree"]
+        vector: tuple[float, ...] = (
+            chain_from_tree_length(1.0 + (length - 1.0) / rate, nodes=nodes, topk=topk, depth=depth),
+        )
+    elif "lengths" in row:
         vector = conditionals_from_lengths(row["lengths"], proposal_rate=rate)
     elif "lengths_at" in row:
         vector = conditionals_from_lengths({int(k): float(v) for k, v in row["lengths_at"]}, proposal_rate=rate)
@@ -197,8 +205,8 @@ def _build(method: str, target: str, task: str) -> PerPosition:
         vector = (row["alpha"],)
     else:
         raise CatalogueError(
-            f"acceptance.toml, {method} {target} {task}: no figures; give lengths, lengths_at, marginals, conditional "
-            f"or alpha"
+            f"acceptance.toml, {method} {target} {task}: no figures; give lengths, lengths_at, marginals, conditional, "
+            f"alpha, or tree and length_at"
         )
     model = PerPosition(vector, proposal_rate=rate, name=f"{method} {target} {task}")
     return model.with_spread(row["spread"], row["spread_k"]) if row.get("spread") else model

@@ -1,9 +1,9 @@
 """A Hugging Face config.json, as it is, to a model shape.
 
 Models: decoder-only transformers of the families in `hf_families`, the text part of vision-language models, and
-drafters (EAGLE, EAGLE-3, `speculators` files, MTP). Leaves out: state-space, linear-attention and chunked-attention
-layers, encoders, and every key that does not change bytes or operations. What an absent key means is taken from the
-configuration classes of the transformers library.
+drafters (EAGLE, EAGLE-3, `speculators` files, MTP, DFlash). Leaves out: state-space, linear-attention and
+chunked-attention layers, encoders, and every key that does not change bytes or operations. What an absent key means is
+taken from the configuration classes of the transformers library.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.config_file import ConfigFile, load_config_file
-from scenarios.drafters import mtp_head
 from scenarios.hf_families import FAMILIES, HYBRIDS, NESTED_DEFAULTS, Family
 from scenarios.hf_quantization import weight_dtypes
+from specsim.drafters.mtp import mtp_head
 from specsim.errors import CatalogueError, nearest
 from specsim.shapes import ModelKind, ModelShape
 
@@ -53,7 +53,7 @@ def read_config(path: Path, *, kind: ModelKind | None = None) -> ModelShape:
     values.update(native_weight_dtype=dtype, native_expert_dtype=expert_dtype)
     if found == "mtp":
         values["num_mtp_layers"] = max(1, values["num_mtp_layers"])
-    if kind in ("eagle", "eagle3"):
+    if kind in ("eagle", "eagle3", "dflash"):
         values.update(_head(config, text, kind, values["vocab_size"]))
     if config.data.get("vision_config") is not None:
         values["notes"] = "Text part only; the vision encoder is not counted."
@@ -99,6 +99,8 @@ def _text_part(config: ConfigFile) -> ConfigFile:
 def _drafter_kind(config: ConfigFile, name: str) -> ModelKind:
     """What the file itself says to be: an EAGLE-type head, an MTP layer or a plain model."""
     marks = " ".join(config.texts("architectures")).lower() + " " + config.text("model_type", "").lower()
+    if "dflash" in marks:
+        return "dflash"
     if "eagle3" in marks:
         return "eagle3"
     if "eagle" in marks:
@@ -248,7 +250,7 @@ def _experts(text: ConfigFile, family: Family, sizes: dict[str, Any]) -> dict[st
 
 
 def _head(config: ConfigFile, text: ConfigFile, kind: ModelKind, vocab_size: int) -> dict[str, Any]:
-    """What makes a layer an EAGLE-type head."""
+    """What makes layers an EAGLE-type head or a block drafter."""
     values: dict[str, Any] = {"kind": kind, "shares_target_head": True, "fused_hidden_states": 2, "num_mtp_layers": 0,
                               "target_hidden_size": config.count("target_hidden_size", 0, low=0)}  # fmt: skip
     if kind == "eagle3":
@@ -257,4 +259,7 @@ def _head(config: ConfigFile, text: ConfigFile, kind: ModelKind, vocab_size: int
         values["fused_hidden_states"] = fused if settings.flag("use_aux_hidden_state", True) else 0
         rows = config.count("draft_vocab_size", 0, low=0) or text.count("draft_vocab_size", 0, low=0)
         values["draft_vocab_size"] = rows or vocab_size
+    if kind == "dflash":
+        settings = config.table("dflash_config") or config
+        values["fused_hidden_states"] = len(settings.counts("target_layer_ids")) or 5
     return values

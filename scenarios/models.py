@@ -14,17 +14,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from scenarios.drafters import eagle_head, mtp_head
 from scenarios.lookup import NameIndex, check_keys, one_line, packaged_toml
-from specsim.errors import CatalogueError, nearest
+from specsim.drafters import drafter
+from specsim.errors import CatalogueError
 from specsim.shapes import ModelKind, ModelShape
 
-__all__ = ["DRAFT_METHODS", "default_drafter", "known_drafters", "load_models", "model"]
-
-DRAFT_METHODS: Mapping[str, bool] = MappingProxyType(
-    {"draft_model": True, "eagle": True, "eagle3": True, "mtp": True, "ngram": False, "suffix": False}
-)
-"""Drafting methods, with whether each one runs a model of its own."""
+__all__ = ["default_drafter", "known_drafters", "load_models", "model"]
 
 _DTYPE_SUFFIXES = {
     "-fp8": "fp8",
@@ -63,9 +58,11 @@ def _entries() -> Mapping[str, _Entry]:
         values.setdefault("source", f"config.json of {repos[0]}" if repos else "")
         entries[row["name"]] = _Entry(ModelShape(**values), repos, row.get("drafters", {}))
     for name, entry in entries.items():
-        for method, drafter in entry.drafters.items():
-            if drafter not in entries:
-                raise CatalogueError(f"models.toml, {name}: drafter '{drafter}' ({method}) is not in the catalogue")
+        for method, listed in entry.drafters.items():
+            if listed not in entries:
+                raise CatalogueError(f"models.toml, {name}: drafter '{listed}' ({method}) is not in the catalogue")
+            if drafter(method).kind != entries[listed].shape.kind:
+                raise CatalogueError(f"models.toml, {name}: drafter '{listed}' is no drafter for {method}")
     return MappingProxyType(entries)
 
 
@@ -131,27 +128,27 @@ def _mirror_or_copy(name: str) -> ModelShape | None:
     return None
 
 
-def default_drafter(target: ModelShape, method: str) -> ModelShape | None:
-    """The usual drafter of `target` for `method`; None for methods without a model (`ngram`, `suffix`).
+def default_drafter(target: ModelShape, method: str, options: Mapping[str, int] | None = None) -> ModelShape | None:
+    """The usual drafter of `target` for `method`; None for methods that run no model.
 
-    A target read from a file is recognised in the catalogue by its sizes. Without a catalogue entry, `mtp` uses the
-    MTP layer that the target ships, and `eagle` and `eagle3` a head of the usual proportions, marked in `doubtful`.
+    A target read from a file is recognised in the catalogue by its sizes. Without a catalogue entry, or where options
+    ask for another shape, it is derived from the target as the method says, marked in `doubtful` when assumed.
 
     Raises:
-        CatalogueError: when the method is unknown, or there is no such drafter for this target.
+        CatalogueError: when there is no such drafter for this target.
+        ScenarioError: when method or option is unknown.
     """
-    if method not in DRAFT_METHODS:
-        raise CatalogueError(f"unknown draft method '{one_line(method)}'{nearest(method, DRAFT_METHODS)}; "
-                             f"one of {', '.join(DRAFT_METHODS)}")  # fmt: skip
-    if not DRAFT_METHODS[method]:
+    known = drafter(method)
+    chosen = known.chosen(target, options or {})
+    if not known.runs_model:
         return None
-    drafters = known_drafters(target)
-    if method in drafters:
-        return load_models()[drafters[method]]
-    if method == "mtp":
-        return mtp_head(target)
-    if method in ("eagle", "eagle3"):
-        return eagle_head(target, "eagle3" if method == "eagle3" else "eagle")
+    listed = known_drafters(target)
+    if not options:
+        for name in (known.name, *known.listed_as):
+            if name in listed:
+                return load_models()[listed[name]]
+    if known.derive is not None:
+        return known.derive(target, chosen)
     raise CatalogueError(
         f"model {target.name}: no smaller model with the same vocabulary is known as its drafter; "
         f"name one from `specsim model list` or give the path of its config.json"

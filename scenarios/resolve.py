@@ -8,11 +8,13 @@ from scenarios.acceptance import resolve_acceptance
 from scenarios.hardware import gpu as find_gpu
 from scenarios.models import default_drafter
 from scenarios.models import model as find_model
+from scenarios.trees import verified
 from specsim.analytic import analytic_profile
 from specsim.config import Deployment, ReplicaLimits, Slo, Speculation
+from specsim.drafters import all_drafters
 from specsim.efficiency import factors_for
 from specsim.errors import CapacityError, ScenarioError
-from specsim.memory import plan_memory, replica_limits
+from specsim.memory import DraftMemory, plan_memory, replica_limits, tree_limits
 from specsim.planner.question import Question, Side
 from specsim.shapes import Gpu, ModelShape
 
@@ -22,7 +24,6 @@ STAND_IN = (Deployment(), Speculation())
 """What `specsim plan` assumes when nothing is said: Llama-3.1-8B on one H100 SXM with its EAGLE head, the pair for
 which acceptance was published position by position."""
 
-_LOOKUP = ("ngram",)
 _FROM_REPO = "config.json of "
 """How the catalogue begins the source of a shape that is a published checkpoint's."""
 GIVEN_ERROR = 0.03
@@ -46,24 +47,34 @@ def resolve(deployment: Deployment, speculation: Speculation, slo: Slo, *, assum
     gpu = find_gpu(deployment.gpu)
     target = find_model(deployment.target)
     draft = find_drafter(target, speculation)
-    method = speculation.method
-    off = _side(target, gpu, deployment, None, "none")
+    off = _side(target, gpu, deployment)
     try:
-        on = _side(target, gpu, deployment, draft, method)
+        on = _side(target, gpu, deployment, draft, speculation)
     except CapacityError as refusal:
         raise CapacityError(f"{refusal} (without speculation it fits)") from refusal
     # Both sides refuse the same requests, or a comparison would not be one.
     shortest = min(off.limits.max_model_len, on.limits.max_model_len)
     off, on = (replace(side, limits=_with_length(side.limits, shortest)) for side in (off, on))
     acceptance, source = resolve_acceptance(speculation, target.name)
+    shape = verified(speculation, target, acceptance)
+    acceptance, trees = shape.acceptance, shape.trees
+    on = replace(on, trees=trees, limits=tree_limits(on.limits, trees))
+    source = f"{source}; {shape.said}" if shape.said else source
     given = speculation.acceptance is not None or speculation.acceptance_length is not None
     error = GIVEN_ERROR if given else BORROWED_ERROR if source.startswith("borrowed") else DEFAULT_ERROR
-    if max(speculation.num_spec_tokens) > acceptance.max_spec_tokens:
+    deepest = max(speculation.num_spec_tokens)
+    if draft is not None and draft.kind == "medusa" and deepest > draft.num_layers:
         raise ScenarioError(
-            f"speculation.num_spec_tokens {max(speculation.num_spec_tokens)} is more than the acceptance model "
+            f"speculation.num_spec_tokens {deepest} is more than the {draft.num_layers} heads that are loaded; lower "
+            f"it or set options heads"
+        )
+    if deepest > acceptance.max_spec_tokens:
+        raise ScenarioError(
+            f"speculation.num_spec_tokens {deepest} is more than the acceptance model "
             f"'{acceptance.name}' knows ({acceptance.max_spec_tokens}); lower it"
         )
-    names = {"target": target.name, "gpu": gpu.name, "draft": "none (lookup)" if draft is None else draft.name}
+    none = "none (lookup)" if speculation.drafter.looks_up else "none"
+    names = {"target": target.name, "gpu": gpu.name, "draft": none if draft is None else draft.name}
     names |= _repositories(deployment.target, target, speculation.draft, draft)
     return Question(
         deployment=deployment,
@@ -104,29 +115,42 @@ def find_drafter(target: ModelShape, speculation: Speculation) -> ModelShape | N
         CatalogueError: unknown, or the target has none of the method.
         ScenarioError: the method cannot use it.
     """
-    if speculation.method in _LOOKUP:
-        if speculation.draft is not None:
-            raise ScenarioError(
-                f"speculation.draft '{speculation.draft}' makes no sense with method {speculation.method}, which has "
-                f"no model; leave it out"
-            )
-        return None
+    method = speculation.drafter
     if speculation.draft is None:
-        return default_drafter(target, speculation.method)
-    kind = speculation.method if speculation.method in ("eagle", "eagle3", "mtp") else None
-    draft = find_model(speculation.draft, kind=kind)  # type: ignore[arg-type]
-    if draft.kind != (kind or "model"):
-        what, fits = ("whole model", "draft_model") if draft.kind == "model" else (f"{draft.kind} head", draft.kind)
+        return default_drafter(target, method.name, speculation.options)
+    if method.loads not in ("model", "head"):
         raise ScenarioError(
-            f"speculation.draft '{speculation.draft}' is a {what}, which method {speculation.method} cannot use; give "
-            f"another drafter, or --method {fits}"
+            f"speculation.draft '{speculation.draft}' makes no sense with method {method.name}, which has no model of "
+            f"its own; leave it out"
+        )
+    if speculation.options:
+        raise ScenarioError(
+            f"speculation.draft '{speculation.draft}' has its own shape, so that options do nothing; give one of them"
+        )
+    kind = None if method.kind == "model" else method.kind
+    draft = find_model(speculation.draft, kind=kind)
+    if draft.kind != method.kind:
+        what = "whole model" if draft.kind == "model" else f"{draft.kind} head"
+        fits = [other.name for other in all_drafters().values() if other.kind == draft.kind]
+        raise ScenarioError(
+            f"speculation.draft '{speculation.draft}' is a {what}, which method {method.name} cannot use; give another "
+            f"drafter, or --method {' or '.join(fits)}"
         )
     return draft
 
 
-def _side(target: ModelShape, gpu: Gpu, deployment: Deployment, draft: ModelShape | None, method: str) -> Side:
-    plan = plan_memory(target, gpu, deployment, draft=draft, method=method)
-    limits = replica_limits(target, gpu, deployment, draft=draft, method=method)
+def _side(
+    target: ModelShape,
+    gpu: Gpu,
+    deployment: Deployment,
+    draft: ModelShape | None = None,
+    speculation: Speculation | None = None,
+) -> Side:
+    method = "none" if speculation is None else speculation.method
+    given = speculation or Speculation()
+    kept = DraftMemory(given.draft_tp, given.draft_weight_dtype, given.draft_kv_dtype)
+    plan = plan_memory(target, gpu, deployment, draft=draft, method=method, kept=kept)
+    limits = replica_limits(target, gpu, deployment, draft=draft, method=method, kept=kept)
     profile = analytic_profile(
         target,
         gpu,
@@ -136,6 +160,10 @@ def _side(target: ModelShape, gpu: Gpu, deployment: Deployment, draft: ModelShap
         draft=draft,
         method=method,
         factors=factors_for(deployment.engine, deployment.engine_version),
+        options=None if speculation is None else speculation.options,
+        draft_tp=given.draft_tp,
+        draft_weight_dtype=given.draft_weight_dtype,
+        draft_kv_dtype=given.draft_kv_dtype,
     )
     memory = {name: value for name, value in asdict(plan).items() if isinstance(value, int | float)}
     return Side(profile=profile, limits=limits, memory=memory, notes=plan.notes)

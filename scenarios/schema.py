@@ -1,8 +1,8 @@
 """Records from TOML tables and back, driven by the fields of a dataclass: a new field is a new key at once.
 
-Models: types (whole numbers, numbers, text, true or false, choices, lists, rows, maps of text) and the names of keys;
-seconds of the record may be milliseconds in the file. Leaves out: ranges and combinations, which the record itself
-checks when it is made.
+Models: types (whole numbers, numbers, text, true or false, choices, lists, rows, maps of text or whole numbers) and the
+names of keys; seconds of the record may be milliseconds in the file. Leaves out: ranges and combinations, which the
+record itself checks when it is made.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ __all__ = ["NO_VALUE", "Key", "describe_type", "field_docs", "keys_of", "read_re
 NO_VALUE = "none"
 """How a file says None where leaving a key out would mean its default."""
 _LARGEST = 2**63 - 1
+_PLURAL = {int: "whole numbers", float: "numbers", str: "texts"}
 _Record = TypeVar("_Record")
 
 
@@ -130,8 +131,10 @@ def _convert(value: Any, hint: Any) -> Any:
     if origin is tuple:
         return _convert_list(value, inner)
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        good = isinstance(value, Mapping) and all(isinstance(item, str) for item in value.values())
-        return dict(value) if good else _Mismatch
+        if not isinstance(value, Mapping):
+            return _Mismatch
+        items = {name: _convert(item, inner[1]) for name, item in value.items()}
+        return _Mismatch if any(item is _Mismatch for item in items.values()) else items
     if hint is bool:
         return value if isinstance(value, bool) else _Mismatch
     if isinstance(value, bool):
@@ -171,11 +174,11 @@ def describe_type(hint: Any) -> str:
         return f"one of {', '.join(inner)}"
     if origin is tuple:
         if len(inner) == 2 and inner[1] is Ellipsis:
-            plural = {int: "whole numbers", float: "numbers", str: "texts"}.get(inner[0])
+            plural = _PLURAL.get(inner[0])
             return f"a list of {plural}" if plural else f"a list of rows, each {describe_type(inner[0])}"
         return f"a list of {len(inner)} values"
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return "a table of texts"
+        return f"a table of {_PLURAL[inner[1]]}"
     return {int: "a whole number", float: "a finite number", str: "text", bool: "true or false"}[hint]
 
 

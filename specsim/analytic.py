@@ -2,13 +2,18 @@
 
 Models: weights and cache read at a share of the memory bandwidth, matrix work at a share of the dense rate, weights
 dequantised where the GPU cannot multiply their dtype, the output head kept at 16 bits, tensor parallelism with
-replicated KV heads (and a replicated latent cache for MLA), two all-reduces a layer, MoE by expert coverage.
+replicated KV heads (and a replicated latent cache for MLA), two all-reduces a layer, MoE by expert coverage; drafters
+as `specsim.drafters` describes them, under tensor parallelism and dtypes of their own.
 Leaves out: pipeline and expert parallelism, overlap of collectives with compute, correlated routing, clocks.
 Numbers: the catalogue and `specsim.efficiency`; the result is labelled analytic, with a wide relative error.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
+from specsim.drafters import Drafter, find_drafter, method_names
 from specsim.efficiency import FACTORS, Factors, captured_tokens_default, factor_sources, gpu_family
 from specsim.errors import CatalogueError, ProfileError, nearest
 from specsim.profiles import LatencyProfile, PassCost
@@ -19,7 +24,6 @@ __all__ = ["KV_BYTES", "analytic_profile", "divides", "kv_bytes", "kv_values_per
 KV_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}
 """Bytes of one cached number by KV dtype."""
 
-_NEEDS_DRAFTER = ("draft_model", "eagle", "eagle3", "mtp")
 _FULL_PRECISION = ("fp32", "bf16", "fp16")
 _COMPUTE_DTYPE = {"fp8": "fp8", "int8": "int8", "mxfp4": "fp4", "nvfp4": "fp4"}
 
@@ -33,30 +37,31 @@ def analytic_profile(
     kv_dtype: str = "bf16",
     draft: ModelShape | None = None,
     method: str = "none",
+    options: Mapping[str, int] | None = None,
     draft_tp: int | None = None,
     draft_weight_dtype: str | None = None,
+    draft_kv_dtype: str | None = None,
     captured_tokens_max: int | None = None,
     factors: Factors = FACTORS,
 ) -> LatencyProfile:
     """Seconds of prefill, draft and verify for a model on a GPU, from datasheet figures.
 
-    `method` is a speculation method or `none`. `weight_dtype` None: as the checkpoint stores it. `draft_tp` None: as
-    the target, which is how vLLM runs it. `captured_tokens_max` None: vLLM's default ceiling for the GPU.
+    `method` is the name of a drafter or `none`, `options` those of the drafter. `weight_dtype` None: as the checkpoint
+    stores it. `draft_tp` and `draft_kv_dtype` None: as the target. `captured_tokens_max` None: vLLM's default ceiling
+    for the GPU.
 
     Raises:
         CatalogueError: when `tp` does not divide the heads of a model.
         ProfileError: unknown dtype or method, or a method that needs a drafter without one.
+        ScenarioError: an option that the drafter does not have.
     """
-    if method not in ("none", "ngram", *_NEEDS_DRAFTER):
-        raise ProfileError(f"method '{method}' is unknown{nearest(method, ('none', 'ngram', *_NEEDS_DRAFTER))}")
-    if method in _NEEDS_DRAFTER and draft is None:
+    drafter = None if method == "none" else find_drafter(method)
+    if drafter is None and method != "none":
+        known = ("none", *method_names())
+        raise ProfileError(f"method '{method}' is unknown{nearest(method, known)}; one of {', '.join(known)}")
+    if drafter is not None and drafter.runs_model and draft is None:
         raise ProfileError(f"method '{method}' needs a drafter for {target.name}; give one with --draft")
-    drafter = draft if method in _NEEDS_DRAFTER else None
     cost = _pass_cost(target, gpu, tp, weight_dtype, kv_dtype, factors)
-    draft_ranks = tp if draft_tp is None else draft_tp
-    draft_cost = None
-    if drafter is not None:
-        draft_cost = _pass_cost(drafter, gpu, draft_ranks, draft_weight_dtype, kv_dtype, factors, is_draft=True)
     older = gpu_family(gpu) == "nvidia-older"
     unsplit = factors.unsplit_blocks / max(1, target.num_kv_heads // tp) if older and not target.is_mla else 0.0
     dense, experts = weight_dtypes(target, weight_dtype)
@@ -64,23 +69,13 @@ def analytic_profile(
     covers = {"target": target.name, "gpu": gpu.name, "tp": str(tp), "weight_dtype": weights, "kv_dtype": kv_dtype,
               "method": method, "attention_backend": "FlashAttention 2" if older else "splits the cache at any width",
               "engine": "vLLM with default graphs and one server process"}  # fmt: skip
-    if drafter is not None:
-        covers |= {"draft": drafter.name, "draft_tp": str(draft_ranks),
-                   "draft_weight_dtype": weight_dtypes(drafter, draft_weight_dtype)[0]}  # fmt: skip
-    loaded = method != "none"
     ceiling = captured_tokens_default(gpu) if captured_tokens_max is None else captured_tokens_max
-    return LatencyProfile(
+    profile = LatencyProfile(
         name=f"analytic {target.name} {weights} {gpu.name} tp{tp} {method}",
         kind="analytic",
         target=cost,
-        draft=draft_cost,
-        draft_mode="none" if drafter is None else "serial",
         host_s=factors.host_s,
         host_request_s=factors.host_request_s,
-        speculation_host_s=factors.speculation_host_s if loaded else 0.0,
-        loaded_host_s=factors.loaded_host_s if drafter else factors.lookup_loaded_host_s if loaded else 0.0,
-        loaded_request_s=factors.loaded_request_s if drafter else 0.0,
-        lookup_request_s=factors.lookup_request_s if method == "ngram" else 0.0,
         verify_unsplit_requests=unsplit,
         captured_tokens_max=ceiling,
         uncaptured_s=target.num_layers * factors.uncaptured_layer_s,
@@ -90,10 +85,58 @@ def analytic_profile(
         sources={"gpu": gpu.source or "given", "target": target.source or "given", **factor_sources()},
         notes=_notes(target, gpu, tp, weight_dtype, older=older),
     )
+    if drafter is None:
+        return profile
+    chosen = drafter.chosen(target, options or {})
+    profile = replace(
+        profile,
+        speculation_host_s=factors.speculation_host_s,
+        loaded_host_s=factors.loaded_host_s if drafter.runs_model else factors.lookup_loaded_host_s,
+        loaded_request_s=factors.loaded_request_s if drafter.runs_model else 0.0,
+        lookup_request_s=factors.lookup_request_s if drafter.looks_up else 0.0,
+        verify_skip_share=drafter.verify_skip(target, chosen) if drafter.verify_skip is not None else 0.0,
+    )
+    if not drafter.runs_model or draft is None:
+        return profile
+    ranks = tp if draft_tp is None else draft_tp
+    stored = draft_weight_dtype
+    if drafter.loads == "layers":
+        stored = weight_dtype
+        if ranks != tp or draft_weight_dtype is not None or draft_kv_dtype is not None:
+            raise ProfileError(f"method '{method}' drafts with the target's own layers; leave out draft_tp, "
+                               f"draft_weight_dtype and draft_kv_dtype")  # fmt: skip
+    if not 1 <= ranks <= tp:
+        raise ProfileError(f"draft_tp {ranks} must lie in 1..{tp}, the GPUs of the target")
+    # of several heads the cost of one is what a profile holds
+    one = replace(draft, num_layers=1) if drafter.mode == "heads" else draft
+    draft_cost = _pass_cost(one, gpu, ranks, stored, draft_kv_dtype or kv_dtype, factors, is_draft=True)
+    return replace(
+        profile,
+        draft=draft_cost,
+        draft_mode=drafter.mode,
+        draft_catches_up=drafter.catches_up,
+        draft_rows_fixed=drafter.extra_rows.fixed,
+        draft_rows_per_draft=drafter.extra_rows.each,
+        draft_catch_up_share=_catch_up_share(drafter, draft),
+        covers=covers
+        | {"draft": draft.name, "draft_tp": str(ranks), "draft_weight_dtype": weight_dtypes(draft, stored)[0],
+           "draft_kv_dtype": draft_kv_dtype or kv_dtype},
+    )  # fmt: skip
+
+
+def _catch_up_share(drafter: Drafter, draft: ModelShape) -> float:
+    """Share of a token's matrix work that catching up costs: of a block drafter, fusing hidden states and projecting
+    them to keys and values."""
+    if drafter.mode != "block":
+        return 1.0
+    projected = draft.fusion_parameters + draft.num_layers * draft.hidden_size * draft.kv_values_per_layer
+    return min(1.0, projected / (draft.attention_parameters + draft.dense_mlp_parameters + draft.fusion_parameters))
 
 
 def divides(shape: ModelShape, tp: int) -> bool:
     """Whether `tp` GPUs can split the model: query heads evenly, KV heads evenly or replicated evenly."""
+    if shape.kind == "medusa":  # heads on hidden states have no attention to split
+        return True
     heads = shape.num_heads % tp == 0
     return heads and (shape.is_mla or shape.num_kv_heads % tp == 0 or tp % shape.num_kv_heads == 0)
 
@@ -115,7 +158,7 @@ def weight_dtypes(shape: ModelShape, weight_dtype: str | None) -> tuple[str, str
 
 def kv_values_per_rank(shape: ModelShape, tp: int) -> int:
     """Numbers cached per token and layer on one GPU: KV heads divided, at least one each; the MLA latent undivided."""
-    if shape.is_mla:
+    if shape.is_mla or not shape.kv_values_per_layer:
         return shape.kv_values_per_layer
     return 2 * max(1, shape.num_kv_heads // tp) * shape.head_dim
 

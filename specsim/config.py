@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from specsim.checks import positive as _positive
 from specsim.checks import whole as _whole
+from specsim.drafters import Drafter, drafter
 from specsim.errors import ScenarioError
 from specsim.policies.spec import PolicySpec
+from specsim.trees import verified_tokens
 
 __all__ = [
-    "METHODS",
     "Deployment",
-    "Method",
     "PolicySpec",
     "ReplicaLimits",
     "RouterName",
@@ -27,8 +28,6 @@ __all__ = [
     "Speculation",
 ]
 
-Method = Literal["draft_model", "eagle", "eagle3", "mtp", "ngram"]
-METHODS: tuple[Method, ...] = ("draft_model", "eagle", "eagle3", "mtp", "ngram")
 RouterName = Literal["round_robin", "least_outstanding"]
 
 
@@ -88,26 +87,46 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """Drafting method and what is known of its acceptance."""
+    """Drafting method, how it runs, and what is known of its acceptance."""
 
-    method: Method = "eagle"
-    """How drafts are made: by a small model, an EAGLE-type head, the target's MTP layer, or n-gram lookup."""
+    method: str = "eagle"
+    """How drafts are made: a drafter by its name or as people write it (`specsim drafters list`)."""
     draft: str | None = None
     """Catalogue name or config.json of the drafter; None: the usual one for the target and method."""
     num_spec_tokens: tuple[int, ...] = (1, 2, 3, 5)
-    """Values of k that the planner tries."""
+    """Values of k that the planner tries: drafts of a chain, or levels of a tree."""
     task: str | None = None
     """Content class that picks the acceptance default; None: the catalogue's default for the method."""
     acceptance: tuple[float, ...] | None = None
-    """Conditional acceptance by draft position, given by the user."""
+    """Conditional acceptance by draft position (by level of a tree, where one is given), given by the user."""
     acceptance_length: float | None = None
     """Mean acceptance length (bonus included) at `acceptance_length_k` draft tokens, given by the user."""
     acceptance_length_k: int | None = None
-    """Draft tokens a round at which `acceptance_length` was measured; None: `num_spec_tokens`, if it is one number."""
+    """Draft tokens a round (levels of a tree) at which `acceptance_length` was measured; None: `num_spec_tokens`, if it
+    is one number."""
+    tree_nodes: int | None = None
+    """Drafts verified a round as a tree, the sampled token left out; None: the method's usual tree, or a chain."""
+    topk: int | None = None
+    """Most children of a node of such a tree, grown where acceptance is likely; 1 is a chain. None: the method's usual,
+    or 4."""
+    tree_levels: tuple[int, ...] = ()
+    """Nodes by level of a static tree instead; its depth is their number, and `num_spec_tokens` must not exceed it."""
+    draft_tp: int | None = None
+    """GPUs that share the drafter; None: as the target."""
+    draft_weight_dtype: str | None = None
+    """Number format of the drafter's weights; None: as its checkpoint stores them."""
+    draft_kv_dtype: str | None = None
+    """Number format of the drafter's cache; None: as the target's."""
+    options: Mapping[str, int] = field(default_factory=dict)
+    """Whole numbers that only some drafters have, such as window and guesses of lookahead, layers of layer_skip."""
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ScenarioError(f"speculation.method '{self.method}' is not one of {', '.join(METHODS)}")
+        if not isinstance(self.method, str):
+            raise ScenarioError(f"speculation.method must be text, got {self.method!r}")
+        try:
+            object.__setattr__(self, "method", drafter(self.method).name)
+        except ScenarioError as error:
+            raise ScenarioError(f"speculation.{error}") from None
         if not self.num_spec_tokens:
             raise ScenarioError("speculation.num_spec_tokens is empty; give at least one k, e.g. [3]")
         for k in self.num_spec_tokens:
@@ -131,6 +150,8 @@ class Speculation:
             raise ScenarioError(
                 "speculation.task picks a published acceptance, which your own replaces; give one of the two"
             )
+        self._check_tree()
+        self._check_draft()
         if self.acceptance_length is not None:
             _positive("speculation.acceptance_length", self.acceptance_length)
             if self.acceptance_length < 1:
@@ -138,6 +159,66 @@ class Speculation:
                     f"speculation.acceptance_length counts the bonus token, so it is at least 1, got "
                     f"{self.acceptance_length!r}"
                 )
+
+    @property
+    def drafter(self) -> Drafter:
+        """The drafter that `method` names."""
+        return drafter(self.method)
+
+    @property
+    def has_tree(self) -> bool:
+        """Whether drafts form a tree: a given one, or the method's usual one."""
+        if self.topk == 1:
+            return False
+        given = self.tree_nodes is not None or bool(self.tree_levels)
+        return given or self.drafter.usual_tree is not None
+
+    def _check_tree(self) -> None:
+        deepest = max(self.num_spec_tokens)
+        if (self.tree_nodes is not None or self.topk is not None or self.tree_levels) and not self.drafter.trees:
+            raise ScenarioError(f"speculation: method {self.method} does not verify trees; leave out tree_nodes, topk "
+                                f"and tree_levels")  # fmt: skip
+        if self.tree_levels and (self.tree_nodes is not None or self.topk is not None):
+            raise ScenarioError("speculation.tree_levels is a static tree, tree_nodes and topk a grown one; give one")
+        if self.tree_nodes is not None:
+            _whole("speculation.tree_nodes", self.tree_nodes, 1, 1024)
+            if self.tree_nodes < deepest:
+                raise ScenarioError(
+                    f"speculation.tree_nodes {self.tree_nodes} are fewer than the depth k={deepest}; give all drafts "
+                    f"that are verified in a round"
+                )
+        if self.topk is not None:
+            _whole("speculation.topk", self.topk, 1, 64)
+            if self.topk > 1 and self.tree_nodes is None and self.drafter.usual_tree is None:
+                raise ScenarioError(
+                    f"speculation.topk {self.topk} makes a tree; say with tree_nodes how many drafts a round verifies"
+                )
+            if self.topk == 1 and self.tree_nodes is not None and self.tree_nodes != deepest:
+                raise ScenarioError(
+                    f"speculation.topk 1 is a chain of k={deepest} drafts, so tree_nodes {self.tree_nodes} does not "
+                    f"fit it; leave one of the two out"
+                )
+        for width in self.tree_levels:
+            _whole("speculation.tree_levels", width, 1, 1024)
+        if sum(self.tree_levels) > 1024:
+            raise ScenarioError(f"speculation.tree_levels hold {sum(self.tree_levels)} drafts, more than 1024")
+        if self.tree_levels and deepest > len(self.tree_levels):
+            raise ScenarioError(
+                f"speculation.num_spec_tokens {deepest} is deeper than the {len(self.tree_levels)} tree_levels; give "
+                f"as many levels"
+            )
+
+    def _check_draft(self) -> None:
+        if self.draft_tp is not None:
+            _whole("speculation.draft_tp", self.draft_tp, 1, 1024)
+        for name in ("draft_tp", "draft_weight_dtype", "draft_kv_dtype"):
+            if getattr(self, name) is not None and self.drafter.loads not in ("model", "head"):
+                raise ScenarioError(
+                    f"speculation.{name} makes no sense with method {self.method}, which loads no model of its own; "
+                    f"leave it out"
+                )
+        if not isinstance(self.options, Mapping):
+            raise ScenarioError(f"speculation.options must be a table of whole numbers, got {self.options!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +255,10 @@ class ReplicaLimits:
     lookahead_drafts: bool = True
     """Whether the drafter writes its own KV ahead, so that k more slots are reserved (False for lookup methods)."""
     enable_prefix_caching: bool = True
+    lookahead_extra_tokens: int = 0
+    """Slots reserved on top of those k, in rounds that may draft (block drafters: 1)."""
+    tree_nodes: tuple[int, ...] = ()
+    """Tokens verified beside the sampled one by number of draft levels, 0 levels first; empty: as many as drafts."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -185,3 +270,23 @@ class ReplicaLimits:
         ):
             _whole(f"limits.{name}", getattr(self, name), 1)
         _whole("limits.fixed_blocks_per_request", self.fixed_blocks_per_request, 0)
+        _whole("limits.lookahead_extra_tokens", self.lookahead_extra_tokens, 0, 64)
+        for nodes in self.tree_nodes:
+            _whole("limits.tree_nodes", nodes, 0, 65536)
+        if self.tree_nodes and (self.tree_nodes[0] or list(self.tree_nodes) != sorted(self.tree_nodes)):
+            raise ScenarioError(f"limits.tree_nodes must begin with 0 and not fall, got {list(self.tree_nodes)}")
+        if self.tree_nodes and self.max_num_seqs * (1 + self.tree_nodes[-1]) > self.max_num_batched_tokens:
+            raise ScenarioError(
+                f"limits.max_num_seqs {self.max_num_seqs} trees of {self.tree_nodes[-1]} drafts do not fit "
+                f"max_num_batched_tokens {self.max_num_batched_tokens}; lower it"
+            )
+
+    def verified_tokens(self, draft_tokens: int, draft_requests: int) -> int:
+        """Tokens that verifying `draft_tokens` drafts (levels, of trees) of `draft_requests` requests takes."""
+        return verified_tokens(self.tree_nodes, draft_tokens, draft_requests)
+
+    def lookahead_tokens(self, num_spec_tokens: int) -> int:
+        """Slots that a request reserves beyond the tokens of its step, at this largest k."""
+        if num_spec_tokens < 1:
+            return 0
+        return (num_spec_tokens if self.lookahead_drafts else 0) + self.lookahead_extra_tokens

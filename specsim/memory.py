@@ -1,8 +1,9 @@
 """Memory of one replica: what weights, drafter, reserve and cache take of each GPU, and how many requests fit.
 
-Models: vLLM's start-up: `gpu_memory_utilization` of the memory, less weights (target and drafter on the same GPUs),
-less activations of the largest step, and the rest cut into KV blocks in which the drafter's layers have a share;
-sliding-window layers as fixed blocks a request; KV heads replicated under tensor parallelism, the MLA latent undivided.
+Models: vLLM's start-up: `gpu_memory_utilization` of the memory, less weights (target and drafter on the same GPUs, the
+drafter on the first few of them where its own tensor parallelism says so), less activations of the largest step, and
+the rest cut into KV blocks in which the drafter's layers have a share, in their own dtype; sliding-window layers as
+fixed blocks a request; KV heads replicated under tensor parallelism, the MLA latent undivided.
 Leaves out: fragmentation, per-request savings of windowed layers below their window, LoRA, state-space layers.
 Numbers: shapes and GPU from the catalogue; the reserve is counted from shapes, see `reserve_bytes`.
 """
@@ -11,14 +12,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specsim.analytic import divides, kv_bytes, kv_values_per_rank, weight_dtypes
 from specsim.config import Deployment, ReplicaLimits
+from specsim.drafters import Drafter, PerDraft, drafter
 from specsim.errors import CapacityError
 from specsim.shapes import WEIGHT_BITS, Gpu, ModelShape
+from specsim.trees import Tree
 
-__all__ = ["MemoryPlan", "plan_memory", "replica_limits", "reserve_bytes", "server_defaults", "weight_bytes_per_gpu"]
+__all__ = ["DraftMemory", "MemoryPlan", "plan_memory", "replica_limits", "reserve_bytes", "server_defaults",
+           "tree_limits", "weight_bytes_per_gpu"]  # fmt: skip
 
 _GIB = 2.0**30
 _CONTEXT_BYTES = 0.5e9  # CUDA or ROCm context with cuBLAS workspaces: about 0.5 GB on current drivers
@@ -95,16 +100,60 @@ def reserve_bytes(shape: ModelShape, tp: int, max_num_batched_tokens: int, max_n
     return _CONTEXT_BYTES + (_COLLECTIVE_BYTES if tp > 1 else 0.0) + activations + logits
 
 
+@dataclass(frozen=True, slots=True)
+class DraftMemory:
+    """How a drafter is kept; None: as the target, weights as its checkpoint stores them."""
+
+    tp: int | None = None
+    weight_dtype: str | None = None
+    kv_dtype: str | None = None
+
+
+_AS_TARGET = DraftMemory()
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A drafter in memory; `shape` None: the method loads nothing."""
+
+    method: Drafter | None
+    shape: ModelShape | None
+    tp: int
+    weight_dtype: str | None
+    kv_dtype: str
+
+    @property
+    def has_kv(self) -> bool:
+        return self.shape is not None and self.method is not None and self.method.keeps_kv
+
+
+def _loaded(
+    deployment: Deployment, draft: ModelShape | None, method: str, given: DraftMemory, tp: int | None = None
+) -> _Loaded:
+    """What of the drafter takes memory; `tp` instead of the deployment's."""
+    ranks = tp or deployment.tp
+    found = None if method == "none" else drafter(method)
+    own = draft if found is not None and found.loads in ("model", "head") else None
+    return _Loaded(found, own, min(given.tp or ranks, ranks), given.weight_dtype, given.kv_dtype or deployment.kv_dtype)
+
+
 def plan_memory(
-    target: ModelShape, gpu: Gpu, deployment: Deployment, *, draft: ModelShape | None = None, method: str = "none"
+    target: ModelShape,
+    gpu: Gpu,
+    deployment: Deployment,
+    *,
+    draft: ModelShape | None = None,
+    method: str = "none",
+    kept: DraftMemory = _AS_TARGET,
 ) -> MemoryPlan:
-    """Memory of one GPU of a replica; `draft` is loaded unless the method is a lookup or `none`.
+    """Memory of the fullest GPU of a replica; `draft` is loaded where the method loads a model or head.
 
     Raises:
         CapacityError: when weights and reserve leave no room for a cache, or the asked max_model_len does not fit;
             one line with all numbers and the way out.
     """
-    plan = _plan(target, gpu, deployment, draft if method not in ("none", "ngram") else None)
+    loaded = _loaded(deployment, draft, method, kept)
+    plan = _plan(target, gpu, deployment, loaded)
     if plan.num_kv_blocks >= 1 and plan.max_model_len >= 1:
         asked = deployment.max_model_len
         if asked is None or asked <= plan.max_model_len:
@@ -112,26 +161,33 @@ def plan_memory(
         raise CapacityError(
             f"max_model_len {asked} of {target.name} does not fit {gpu.name} with tp {deployment.tp}: the cache of "
             f"{plan.num_kv_blocks * plan.block_size_tokens} tokens holds one sequence of {plan.max_model_len}; "
-            f"lower max_model_len{_way_out(target, gpu, deployment, draft, method)}"
+            f"lower max_model_len{_way_out(target, gpu, deployment, draft, method, kept)}"
         )
     raise CapacityError(
         f"{target.name} does not fit {gpu.name} with tp {deployment.tp}: {_gb(plan.memory_bytes)} x "
         f"{deployment.gpu_memory_utilization:g} = {_gb(plan.usable_bytes)} usable, weights {_gb(plan.weight_bytes)}, "
         f"drafter {_gb(plan.draft_weight_bytes)}, reserve {_gb(plan.reserve_bytes)} a GPU, so "
-        f"{_gb(_free(plan))} left for the cache{_way_out(target, gpu, deployment, draft, method)}"
+        f"{_gb(_free(plan))} left for the cache{_way_out(target, gpu, deployment, draft, method, kept)}"
     )
 
 
 def replica_limits(
-    target: ModelShape, gpu: Gpu, deployment: Deployment, *, draft: ModelShape | None = None, method: str = "none"
+    target: ModelShape,
+    gpu: Gpu,
+    deployment: Deployment,
+    *,
+    draft: ModelShape | None = None,
+    method: str = "none",
+    kept: DraftMemory = _AS_TARGET,
 ) -> ReplicaLimits:
     """Limits of one replica: the memory plan and the engine's defaults where the deployment leaves them open.
 
     Raises:
         CapacityError: as `plan_memory`.
     """
-    plan = plan_memory(target, gpu, deployment, draft=draft, method=method)
+    plan = plan_memory(target, gpu, deployment, draft=draft, method=method, kept=kept)
     batched_tokens, sequences = server_defaults(gpu)
+    ahead = PerDraft() if method == "none" else drafter(method).lookahead
     return ReplicaLimits(
         num_kv_blocks=plan.num_kv_blocks,
         block_size_tokens=plan.block_size_tokens,
@@ -139,27 +195,45 @@ def replica_limits(
         max_num_batched_tokens=deployment.max_num_batched_tokens or batched_tokens,
         max_model_len=plan.max_model_len,
         fixed_blocks_per_request=plan.fixed_blocks_per_request,
-        lookahead_drafts=method not in ("none", "ngram"),
+        lookahead_drafts=ahead.each > 0,
+        lookahead_extra_tokens=ahead.fixed,
         enable_prefix_caching=deployment.enable_prefix_caching,
     )
 
 
-def _plan(target: ModelShape, gpu: Gpu, deployment: Deployment, draft: ModelShape | None) -> MemoryPlan:
+def tree_limits(limits: ReplicaLimits, trees: Sequence[Tree]) -> ReplicaLimits:
+    """Limits where a round with k levels of drafts verifies `trees[k - 1]`: no more requests at once than their trees
+    fit the token budget, and cache slots for branches that are not taken.
+
+    Raises:
+        CapacityError: when the token budget does not hold the tree of one request.
+    """
+    if not trees:
+        return limits
+    nodes = tuple(tree.nodes for tree in trees)
+    budget = limits.max_num_batched_tokens
+    if 1 + nodes[-1] > budget:
+        raise CapacityError(
+            f"{nodes[-1]} drafts a round do not fit max_num_batched_tokens {budget}; raise it or verify fewer drafts"
+        )
+    wider = max(tree.nodes - tree.depth for tree in trees)
+    return dataclasses.replace(
+        limits,
+        max_num_seqs=min(limits.max_num_seqs, budget // (1 + nodes[-1])),
+        fixed_blocks_per_request=limits.fixed_blocks_per_request + math.ceil(wider / limits.block_size_tokens),
+        tree_nodes=(0, *nodes),
+    )
+
+
+def _plan(target: ModelShape, gpu: Gpu, deployment: Deployment, loaded: _Loaded) -> MemoryPlan:
     tp, size = deployment.tp, deployment.block_size_tokens
     batched_tokens, sequences = server_defaults(gpu)
-    number = kv_bytes(deployment.kv_dtype)
-    per_token = windowed = draft_per_token = 0.0
-    for shape in (target, draft):
-        if shape is None:
-            continue
-        layer = kv_values_per_rank(shape, min(tp, shape.num_heads)) * number
-        full = shape.full_attention_layers
-        if full:
-            windowed += shape.windowed_layers * layer * (math.ceil(shape.window_tokens / size) + 1) * size
-        else:
-            full = shape.num_layers  # no full layer to share blocks with: every token counts, the window is not used
-        per_token += full * layer
-        draft_per_token = full * layer if shape is draft else draft_per_token
+    draft = loaded.shape
+    per_token, windowed = _cache(target, tp, deployment.kv_dtype, size)
+    draft_per_token = 0.0
+    if draft is not None and loaded.has_kv:
+        draft_per_token, draft_windowed = _cache(draft, loaded.tp, loaded.kv_dtype, size)
+        per_token, windowed = per_token + draft_per_token, windowed + draft_windowed
     block = per_token * size
     plan = MemoryPlan(
         gpu=gpu.name,
@@ -167,7 +241,7 @@ def _plan(target: ModelShape, gpu: Gpu, deployment: Deployment, draft: ModelShap
         memory_bytes=gpu.memory_bytes,
         usable_bytes=gpu.memory_bytes * deployment.gpu_memory_utilization,
         weight_bytes=weight_bytes_per_gpu(target, tp, deployment.weight_dtype),
-        draft_weight_bytes=0.0 if draft is None else weight_bytes_per_gpu(draft, tp, None),
+        draft_weight_bytes=0.0 if draft is None else _draft_bytes(draft, tp, loaded),
         reserve_bytes=reserve_bytes(
             target, tp, deployment.max_num_batched_tokens or batched_tokens, deployment.max_num_seqs or sequences
         ),
@@ -190,6 +264,25 @@ def _plan(target: ModelShape, gpu: Gpu, deployment: Deployment, draft: ModelShap
     )
 
 
+def _cache(shape: ModelShape, tp: int, kv_dtype: str, block_size_tokens: int) -> tuple[float, float]:
+    """Bytes of one GPU: (a token in all layers that keep every token, a request in its windowed layers)."""
+    layer = kv_values_per_rank(shape, min(tp, shape.num_heads)) * kv_bytes(kv_dtype)
+    full = shape.full_attention_layers
+    if not full:  # no full layer to share blocks with: every token counts, the window is not used
+        return shape.num_layers * layer, 0.0
+    slots = (math.ceil(shape.window_tokens / block_size_tokens) + 1) * block_size_tokens
+    return full * layer, shape.windowed_layers * layer * slots
+
+
+def _draft_bytes(draft: ModelShape, tp: int, loaded: _Loaded) -> float:
+    """Weights of the drafter on one of its GPUs; split otherwise than the target, it cannot share the target's ends."""
+    own = weight_bytes_per_gpu(draft, loaded.tp, loaded.weight_dtype)
+    if not draft.shares_target_head or loaded.tp == tp:
+        return own
+    shared = draft.embedding_parameters + (0 if draft.draft_vocab_size else draft.head_parameters)
+    return own + 2.0 * shared / loaded.tp
+
+
 def _free(plan: MemoryPlan) -> float:
     return plan.usable_bytes - plan.weight_bytes - plan.draft_weight_bytes - plan.reserve_bytes
 
@@ -198,26 +291,27 @@ def _gb(value: float) -> str:
     return f"{value / 1e9:.1f} GB"
 
 
-def _way_out(target: ModelShape, gpu: Gpu, deployment: Deployment, draft: ModelShape | None, method: str) -> str:
+def _way_out(
+    target: ModelShape, gpu: Gpu, deployment: Deployment, draft: ModelShape | None, method: str, kept: DraftMemory
+) -> str:
     """`; tp 4 fits` or `; fp8 weights fit`: the least change that works, or what to do when none does."""
-    loaded = draft if method not in ("none", "ngram") else None
     needed = deployment.max_model_len or 1
 
     def fits(change: Deployment) -> bool:
-        plan = _plan(target, gpu, change, loaded)
+        plan = _plan(target, gpu, change, _loaded(change, draft, method, kept))
         return plan.num_kv_blocks >= 1 and plan.max_model_len >= needed
+
+    def splits(tp: int) -> bool:
+        loaded = _loaded(deployment, draft, method, kept, tp)
+        return divides(target, tp) and (loaded.shape is None or divides(loaded.shape, loaded.tp))
 
     stored = min(WEIGHT_BITS[dtype] for dtype in weight_dtypes(target, deployment.weight_dtype))
     dtypes = [None, *(dtype for dtype in ("fp8", "int4") if WEIGHT_BITS[dtype] < stored)]
-    splits = [
-        tp
-        for tp in range(deployment.tp, max(gpu.max_tp, deployment.tp) + 1)
-        if divides(target, tp) and (loaded is None or divides(loaded, tp))
-    ]
+    tps = [tp for tp in range(deployment.tp, max(gpu.max_tp, deployment.tp) + 1) if splits(tp)]
     ways = []
     for dtype in dtypes:
         asked = dtype or deployment.weight_dtype
-        least = next((tp for tp in splits if fits(dataclasses.replace(deployment, tp=tp, weight_dtype=asked))), None)
+        least = next((tp for tp in tps if fits(dataclasses.replace(deployment, tp=tp, weight_dtype=asked))), None)
         if least is not None:
             words = ([f"tp {least}"] if least != deployment.tp else []) + ([f"weight dtype {dtype}"] if dtype else [])
             ways.append(" with ".join(words))

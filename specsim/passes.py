@@ -66,6 +66,13 @@ class CompiledPass:
             self._matrices[key] = value
         return value
 
+    def matrix_partly(self, tokens: int, worked: float, alike: float = 0.0) -> float:
+        """As `matrix`, where only `worked` of the tokens' work is left to do; not remembered."""
+        c = self.cost
+        if not tokens:
+            return 0.0
+        return self.knee(self.memory_s(tokens, alike), worked * c.token_s) + worked * c.collective_token_s + c.fixed_s
+
     def head(self, rows: int) -> float:
         """Output head and sampling of `rows` rows of logits, seconds."""
         value = self._heads.get(rows)

@@ -12,16 +12,16 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from specsim.drafters.base import DraftMode
 from specsim.errors import ProfileError, nearest
 
-__all__ = ["PROFILE_VERSION", "DraftMode", "LatencyProfile", "PassCost", "ProfileKind"]
+__all__ = ["PROFILE_VERSION", "LatencyProfile", "PassCost", "ProfileKind"]
 
 PROFILE_VERSION = 1
 
 ProfileKind = Literal["analytic", "measured", "imported", "transferred"]
-DraftMode = Literal["none", "serial", "parallel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,20 @@ class LatencyProfile:
     kind: ProfileKind
     target: PassCost
     draft: PassCost | None = None
-    """One pass of the drafter; None for lookup methods."""
+    """One pass of the drafter, of one head in mode `heads`; None for methods without a model."""
     draft_mode: DraftMode = "none"
-    """`serial`: num_spec_tokens passes a round; `parallel`: one; `none`: lookup, no model."""
+    """`serial`: num_spec_tokens passes a round; `parallel`: one; `block`: one over k + 1 queries a request; `heads`:
+    num_spec_tokens heads at once; `none`: no model."""
+    draft_catches_up: bool = True
+    """Whether the drafter's first pass also takes every token of the step, so that its own cache is complete."""
+    draft_rows_fixed: int = 0
+    """Rows of the drafter's first pass a request beyond those tokens ..."""
+    draft_rows_per_draft: int = 0
+    """... and further ones for each draft."""
+    draft_catch_up_share: float = 1.0
+    """Share of a token's matrix work in the drafter that catching up costs (`block`: keys and values only)."""
+    verify_skip_share: float = 0.0
+    """Share of a draft's matrix work in the target that drafting has done already (layer skipping)."""
     host_s: float = 0.0
     """Scheduling, sampling and detokenising on the host that is not hidden behind the device, per step."""
     host_request_s: float = 0.0
@@ -132,8 +143,10 @@ class LatencyProfile:
             raise ProfileError(
                 f"profile {self.name}: kind '{self.kind}' is not analytic, measured, imported or transferred"
             )
-        if self.draft_mode not in ("none", "serial", "parallel"):
-            raise ProfileError(f"profile {self.name}: draft_mode '{self.draft_mode}' is not none, serial or parallel")
+        if self.draft_mode not in get_args(DraftMode):
+            raise ProfileError(
+                f"profile {self.name}: draft_mode '{self.draft_mode}' is not one of {', '.join(get_args(DraftMode))}"
+            )
         if (self.draft is None) != (self.draft_mode == "none"):
             raise ProfileError(f"profile {self.name}: draft_mode '{self.draft_mode}' does not fit draft "
                                f"{'missing' if self.draft is None else 'given'}")  # fmt: skip
@@ -143,6 +156,14 @@ class LatencyProfile:
             value = getattr(self, name)
             if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
                 raise ProfileError(f"profile {self.name}: {name} must be finite and >= 0, got {value!r}")
+        for name in ("draft_catch_up_share", "verify_skip_share"):
+            value = getattr(self, name)
+            if not (isinstance(value, int | float) and 0 <= value <= 1):
+                raise ProfileError(f"profile {self.name}: {name} must lie in 0..1, got {value!r}")
+        for name in ("draft_rows_fixed", "draft_rows_per_draft"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not -64 <= value <= 64:
+                raise ProfileError(f"profile {self.name}: {name} must be a whole number in -64..64, got {value!r}")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able form; `from_dict` gives back an equal profile."""

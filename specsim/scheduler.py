@@ -58,7 +58,7 @@ def never_fits(
     Arrays of length n in, bool [n] out. `output_tokens` stands for a request's max_tokens.
     """
     tokens = np.asarray(prompt_tokens, dtype=np.int64) + output_tokens
-    lookahead = num_spec_tokens if limits.lookahead_drafts else 0
+    lookahead = limits.lookahead_tokens(num_spec_tokens)
     room = np.minimum(tokens + num_spec_tokens, limits.max_model_len) + lookahead
     blocks = -(-room // limits.block_size_tokens) + limits.fixed_blocks_per_request
     found: np.ndarray = (tokens > limits.max_model_len) | (blocks > limits.num_kv_blocks)
@@ -72,7 +72,7 @@ class Scheduler:
         self, limits: ReplicaLimits, *, num_spec_tokens: int = 0, hash_block_tokens: int | None = None
     ) -> None:
         self.limits = limits
-        self.lookahead_tokens = num_spec_tokens if limits.lookahead_drafts else 0
+        self.lookahead_tokens = limits.lookahead_tokens(num_spec_tokens)
         self.kv = KVCache(
             limits.num_kv_blocks,
             limits.block_size_tokens,
@@ -96,7 +96,7 @@ class Scheduler:
         return plan
 
     def _schedule_running(self, plan: StepPlan, budget: int) -> int:
-        position = 0
+        position = levels = drafting = 0
         while position < len(self.running) and budget > 0:
             request = self.running[position]
             context = request.num_computed_tokens
@@ -112,6 +112,10 @@ class Scheduler:
             drafts = max(0, tokens - (request.num_tokens - context))
             self._schedule(plan, request, tokens, drafts)
             budget -= tokens
+            if drafts:  # of a tree, every node takes a token of the budget, not only the levels
+                before = self.limits.verified_tokens(levels, drafting)
+                levels, drafting = levels + drafts, drafting + 1
+                budget -= self.limits.verified_tokens(levels, drafting) - before - drafts
             position += 1
         return budget
 

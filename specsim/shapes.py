@@ -17,7 +17,7 @@ from specsim.errors import CatalogueError
 
 __all__ = ["WEIGHT_BITS", "Gpu", "ModelKind", "ModelShape", "Price"]
 
-ModelKind = Literal["model", "eagle", "eagle3", "mtp"]
+ModelKind = Literal["model", "eagle", "eagle3", "mtp", "dflash", "medusa", "layers"]
 
 WEIGHT_BITS: Mapping[str, float] = {
     "fp32": 32.0,
@@ -54,7 +54,8 @@ class ModelShape:
     gated_mlp: bool = True
     """Three MLP matrices (gate, up, down) instead of two."""
     kind: ModelKind = "model"
-    """`eagle`, `eagle3` and `mtp` are drafters that need their target's hidden states."""
+    """`model` runs alone. `eagle`, `eagle3`, `mtp` and `dflash` are drafters that need their target's hidden states;
+    `medusa` is `num_layers` heads without attention; `layers` are the first layers of a target."""
     # sliding-window attention
     windowed_layers: int = 0
     window_tokens: int = 0
@@ -76,7 +77,7 @@ class ModelShape:
     """Multi-token-prediction layers that ship with this target."""
     fused_hidden_states: int = 0
     """Hidden vectors concatenated and projected to `hidden_size` on entry: EAGLE 2, EAGLE-3 3 (the target's
-    low, middle and high layer), MTP 2, plain models 0."""
+    low, middle and high layer), MTP 2, DFlash 5, plain models 0."""
     target_hidden_size: int = 0
     """Width of the target's hidden vectors when it differs from the drafter's own; 0 means `hidden_size`."""
     draft_vocab_size: int = 0
@@ -136,6 +137,8 @@ class ModelShape:
     @property
     def attention_parameters(self) -> int:
         """Attention weights of all layers: q, k, v, o projections, or their low-rank MLA forms."""
+        if self.kind == "medusa":
+            return 0
         h, heads = self.hidden_size, self.num_heads
         if self.is_mla:
             qk = self.qk_nope_head_dim + self.qk_rope_head_dim
@@ -152,7 +155,9 @@ class ModelShape:
 
     @property
     def dense_mlp_parameters(self) -> int:
-        """MLP weights read for every token: dense layers, shared experts and routers."""
+        """MLP weights read for every token: dense layers, shared experts and routers; Medusa's residual blocks."""
+        if self.kind == "medusa":
+            return self.num_layers * self.hidden_size * self.hidden_size
         matrices = 3 if self.gated_mlp else 2
         dense = (self.num_layers - self.moe_layers) * matrices * self.hidden_size * self.intermediate_size
         shared = self.moe_layers * matrices * self.hidden_size * self.shared_expert_intermediate_size
@@ -167,7 +172,7 @@ class ModelShape:
     @property
     def fusion_parameters(self) -> int:
         """Projection of concatenated hidden states on entry of EAGLE-type and MTP drafters."""
-        if self.kind == "eagle3":  # only target vectors are fused; the embedding joins at the attention input
+        if self.kind in ("eagle3", "dflash"):  # only target vectors are fused
             return self.fused_hidden_states * (self.target_hidden_size or self.hidden_size) * self.hidden_size
         target = min(self.fused_hidden_states, 1) * (self.target_hidden_size or self.hidden_size)
         own = max(self.fused_hidden_states - 1, 0) * self.hidden_size
@@ -175,7 +180,7 @@ class ModelShape:
 
     @property
     def head_parameters(self) -> int:
-        """Output head, read once a pass whoever owns it."""
+        """Output head, read once a pass whoever owns it; of Medusa's heads, that of one."""
         return self.hidden_size * (self.draft_vocab_size or self.vocab_size)
 
     @property
@@ -192,6 +197,10 @@ class ModelShape:
             + self.routed_expert_parameters
             + self.fusion_parameters
         )
+        if self.kind == "layers":
+            return 0
+        if self.kind == "medusa":
+            return body + self.num_layers * self.head_parameters
         if self.shares_target_head:
             return body + (self.head_parameters if self.draft_vocab_size else 0)
         return body + self.embedding_parameters + (0 if self.tie_embeddings else self.head_parameters)
@@ -207,12 +216,14 @@ class ModelShape:
             + self.dense_mlp_parameters
             + routed
             + self.fusion_parameters
-            + self.head_parameters
+            + self.head_parameters * (self.num_layers if self.kind == "medusa" else 1)
         )
 
     @property
     def kv_values_per_layer(self) -> int:
         """Numbers cached per token and layer: 2 x kv heads x head_dim, or the MLA latent with its rope key."""
+        if self.kind == "medusa":
+            return 0
         if self.is_mla:
             return self.kv_lora_rank + self.qk_rope_head_dim
         return 2 * self.num_kv_heads * self.head_dim

@@ -19,14 +19,14 @@ LEVELS: dict[str, int] = {
     **dict.fromkeys(("specsim.errors", "specsim.checks"), 0),
     **dict.fromkeys(
         (
-            "specsim.config", "specsim.records", "specsim.shapes", "specsim.profiles", "specsim.traces", "specsim.rng",
-            "specsim.policies",
+            "specsim.config", "specsim.drafters", "specsim.policies", "specsim.profiles", "specsim.records",
+            "specsim.rng", "specsim.shapes", "specsim.traces", "specsim.trees",
         ),
         1,
     ),
     **dict.fromkeys(
         (
-            "specsim.request", "specsim.kv_cache", "specsim.latency", "specsim.passes", "specsim.tree_cost",
+            "specsim.request", "specsim.kv_cache", "specsim.latency", "specsim.passes", "specsim.draft_passes",
             "specsim.acceptance", "specsim.closed_forms", "specsim.analytic", "specsim.efficiency", "specsim.memory",
             "specsim.workload",
         ),

@@ -34,8 +34,10 @@ from scenarios.published.words import (
     unit_words,
 )
 from scenarios.resolve import find_drafter, resolve
+from scenarios.trees import verified
 from specsim.acceptance import Constant, PerPosition
-from specsim.config import METHODS, Deployment, Slo, Speculation
+from specsim.config import Deployment, Slo, Speculation
+from specsim.drafters import drafter
 from specsim.errors import CapacityError, InputError, ScenarioError
 from specsim.planner.concurrency import CrossoverSettings
 from specsim.planner.null_model import LinearFit, NullModel, plain_roofline
@@ -100,11 +102,13 @@ def _case(row: PublishedRow, seeds: int, seed: int) -> Case:
     length, length_said = _length(row, tree, method, filled)
     given = length is not None
     speculation = Speculation(
-        method=method,  # type: ignore[arg-type]
+        method=method,
         draft=_draft(row, method, filled),
         num_spec_tokens=(max(1, tree.depth),),
         task=None if given else task,
         acceptance_length=length,
+        tree_nodes=tree.nodes,
+        topk=tree.topk if tree.nodes is not None else 1 if drafter(method).usual_tree is not None else None,
     )
     deployment, question = _resolved(row, deployment, speculation, filled)
     if not given and tree.depth:
@@ -114,7 +118,6 @@ def _case(row: PublishedRow, seeds: int, seed: int) -> Case:
         prompt=LengthSpec(prompt),
         output=LengthSpec(output),
         num_spec_tokens=tree.depth,
-        tree_nodes=tree.nodes,
         seeds=seeds,
         seed=seed,
     )
@@ -133,7 +136,7 @@ def _case(row: PublishedRow, seeds: int, seed: int) -> Case:
         speculative=absolute[1],
         acceptance_given=given,
         acceptance_said=length_said,
-        base=_base(method, question.names["target"], task),
+        base=_base(replace(speculation, task=task, acceptance_length=None), question),
         null=_null(question, deployment),
         assumed=tuple(filled.said),
         incomplete=tuple(dict.fromkeys(filled.essential)),
@@ -192,8 +195,6 @@ def _method(row: PublishedRow, filled: _Filled) -> str:
         return "eagle"
     else:
         method = method_words(row.method, row.draft)
-    if method not in METHODS:
-        raise ScenarioError(f"method '{one_line(row.method)}' ({method}) is not modelled")
     return method
 
 
@@ -322,12 +323,14 @@ def _resolved(
     raise refusal
 
 
-def _base(method: str, target: str, task: str | None) -> PerPosition:
-    """Published acceptance of the method, or a constant where none was published."""
+def _base(speculation: Speculation, question: Question) -> PerPosition:
+    """Published acceptance of the method, by level where drafts form a tree; a constant where none was published."""
+    target = find_model(question.deployment.target)
     try:
-        return default_acceptance(method, target, task)[0]
+        chain: PerPosition = default_acceptance(speculation.method, target.name, speculation.task)[0]
     except ScenarioError:
-        return Constant(0.7)
+        chain = Constant(0.7)
+    return verified(speculation, target, chain).acceptance
 
 
 def _null(question: Question, deployment: Deployment) -> NullModel:

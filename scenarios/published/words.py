@@ -19,6 +19,7 @@ from scenarios.hardware import load_gpus
 from scenarios.lookup import check_keys, name_key, one_line, packaged_toml
 from scenarios.models import load_models
 from scenarios.models import model as find_model
+from specsim.drafters import all_drafters, drafter, method_names
 from specsim.errors import CatalogueError, ScenarioError
 
 __all__ = ["LoadKind", "Metric", "Tree", "dataset_words", "dtype_words", "engine_words", "fallback", "gpu_words",
@@ -227,14 +228,19 @@ def method_words(text: str, draft: str = "") -> str:
     for cell in (text, draft):
         key = f" {_plain(cell)} "
         hits = []
-        for entry in _words()["method"]:
-            special = entry["name"] != "draft_model"  # whose words are those of speculation in general
-            hits += [(special, len(word), entry["name"]) for word in map(_plain, entry["words"]) if f" {word} " in key]
+        for word, name in _method_index():
+            special = name != "draft_model"  # whose words are those of speculation in general
+            hits += [(special, len(word), name)] if f" {word} " in key else []
         if hits:
-            return str(max(hits)[2])
-    raise ScenarioError(
-        f"method '{one_line(text)}' is not understood; known are {', '.join(e['name'] for e in _words()['method'])}"
-    )
+            return max(hits)[2]
+    raise ScenarioError(f"method '{one_line(text)}' is not understood; known are {', '.join(method_names())}")
+
+
+def _method_index() -> list[tuple[str, str]]:
+    """(word, drafter) of every spelling that is known."""
+    known = [(word, name) for name, drafter in all_drafters().items() for word in (name, *drafter.aliases)]
+    known += [(word, entry["name"]) for entry in _words()["method"] for word in entry["words"]]
+    return [(_plain(word), name) for word, name in known]
 
 
 def _plain(text: str) -> str:
@@ -263,7 +269,7 @@ def tree_words(text: str, *, k: int | None, method: str, engine: str) -> Tree:
         ScenarioError: not understood, or figures that contradict each other.
     """
     plain = _plain(text)
-    usual = fallback()["num_spec_tokens"].get(method)
+    usual = fallback()["num_spec_tokens"].get(method, drafter(method).usual_k)
     if re.search(r"\b(default|defaults|auto)\b", plain) or (plain == "tree"):
         return _default_tree(text, k=k, method=method, engine=engine)
     sizes = _tree_sizes(text, plain)
@@ -292,8 +298,6 @@ def tree_words(text: str, *, k: int | None, method: str, engine: str) -> Tree:
         )
     if k is not None:
         return Tree(k)
-    if usual is None:
-        raise ScenarioError(f"k is blank, and {method} has no usual one")
     return Tree(usual, assumed=f"k={usual} (usual for {method})")
 
 
@@ -331,10 +335,8 @@ def _tree(nodes: int, depth: int, topk: int | None, assumed: str, text: str) -> 
 
 def _default_tree(text: str, *, k: int | None, method: str, engine: str) -> Tree:
     if engine == "vllm" or (engine != "sglang" and method in ("mtp", "ngram", "draft_model")):
-        usual = fallback()["num_spec_tokens"].get(method)
+        usual = fallback()["num_spec_tokens"].get(method, drafter(method).usual_k)
         depth = k if k is not None else usual
-        if depth is None:
-            raise ScenarioError(f"k is blank, and {method} has no usual one")
         return Tree(depth, assumed=f"'{one_line(text)}' is taken as a chain of {depth}")
     trees = fallback()["trees"].get(engine, fallback()["trees"]["any"])
     steps, topk, tokens = trees.get(method, trees["default"])

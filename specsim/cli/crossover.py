@@ -18,13 +18,10 @@ from specsim.cli.scenario_options import (
 
 __all__ = ["crossover"]
 
-_DEFAULT_K = "3"
-
 
 @click.command()
 @deployment_options
 @speculation_options
-@click.option("--tree-nodes", type=int, metavar="N", help="Drafts verified a round as a tree; --k is then its depth.")
 @click.option("--isl", default="500", show_default=True, metavar="TOKENS", help="Prompt: N or lognormal:MEAN:P95.")
 @click.option("--osl", default="300", show_default=True, metavar="TOKENS", help="Output: N or lognormal:MEAN:P95.")
 @click.option(
@@ -37,9 +34,7 @@ _DEFAULT_K = "3"
 @click.option("--seeds", type=int, default=5, show_default=True, help="Paired repetitions, at least 3.")
 @click.option("--seed", type=int, default=0, show_default=True, help="First seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
-def crossover(
-    tree_nodes: int | None, isl: str, osl: str, concurrency: str, seeds: int, seed: int, as_json: bool, **values: Any
-) -> None:
+def crossover(isl: str, osl: str, concurrency: str, seeds: int, seed: int, as_json: bool, **values: Any) -> None:
     """The quick look without a trace: speedup by concurrency.
 
     Both sides are simulated in a closed loop in its steady state, with the same requests and the same luck. Acceptance
@@ -50,7 +45,7 @@ def crossover(
       specsim crossover --target llama-3.1-8b --gpu h100-sxm --k 3 --acceptance-length 2.3
     """
     from scenarios.resolve import resolve
-    from specsim.config import Slo
+    from specsim.config import Slo, Speculation
     from specsim.errors import ScenarioError
     from specsim.planner.concurrency import CrossoverSettings
     from specsim.planner.crossover import run_crossover
@@ -65,8 +60,12 @@ def crossover(
     if values["num_spec_tokens"] is None:
         measured_too = values["acceptance_length"] is not None and values["acceptance_length_k"] is None
         also = ", for --acceptance-length too" if measured_too else ""
-        assumed = (*assumed, f"--k was not given: {_DEFAULT_K} is assumed{also}.")
-    k = parse_whole_numbers(values["num_spec_tokens"] or _DEFAULT_K, "--k", low=1)
+        usual = Speculation(values["method"] or "eagle").drafter.usual_k
+        if values["tree"] is not None:
+            usual = len(parse_whole_numbers(values["tree"], "--tree", low=1))
+        assumed = (*assumed, f"--k was not given: {usual} is assumed{also}.")
+        values["num_spec_tokens"] = str(usual)
+    k = parse_whole_numbers(values["num_spec_tokens"], "--k", low=1)
     if len(k) != 1:
         raise ScenarioError(f"--k takes one number here, got {values['num_spec_tokens']}; run the command for each")
     values["num_spec_tokens"] = str(k[0])
@@ -75,7 +74,6 @@ def crossover(
         prompt=parse_lengths(isl, "--isl"),
         output=parse_lengths(osl, "--osl"),
         num_spec_tokens=k[0],
-        tree_nodes=tree_nodes,
         seeds=seeds,
         seed=seed,
     )

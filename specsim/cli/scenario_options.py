@@ -56,7 +56,8 @@ _DEPLOYMENT: tuple[tuple[str, str, Any], ...] = (
 """(name of the click argument, field of the record, option)."""
 
 _SPECULATION: tuple[tuple[str, str, Any], ...] = (
-    ("method", "method", click.option("--method", metavar="NAME", help="draft_model, eagle, eagle3, mtp or ngram.")),
+    ("method", "method", click.option(
+        "--method", metavar="NAME", help="Drafter, as people write it, e.g. EAGLE-3; see specsim drafters list.")),
     ("draft", "draft", click.option(
         "--draft", metavar="MODEL", help="Drafter; default: the usual one of target and method.")),
     ("num_spec_tokens", "num_spec_tokens", click.option(
@@ -69,6 +70,20 @@ _SPECULATION: tuple[tuple[str, str, Any], ...] = (
         "--acceptance-length", type=float, metavar="L", help="Measured tokens a round, bonus included, e.g. 2.3.")),
     ("acceptance_length_k", "acceptance_length_k", click.option(
         "--acceptance-length-k", type=int, metavar="K", help="Draft tokens at which it was measured; default: --k.")),
+    ("tree_nodes", "tree_nodes", click.option(
+        "--tree-nodes", type=int, metavar="N", help="Drafts verified a round as a tree; --k is then its depth.")),
+    ("topk", "topk", click.option(
+        "--topk", type=int, metavar="N", help="Most children of a node of that tree; 1 is a chain.")),
+    ("tree", "tree_levels", click.option(
+        "--tree", metavar="N[,N...]", help="Nodes by level of a static tree instead.")),
+    ("draft_tp", "draft_tp", click.option(
+        "--draft-tp", type=int, metavar="N", help="GPUs that share the drafter; default: as the target.")),
+    ("draft_dtype", "draft_weight_dtype", click.option(
+        "--draft-dtype", metavar="DTYPE", help="Of the drafter's weights; default: as its checkpoint stores them.")),
+    ("draft_kv_dtype", "draft_kv_dtype", click.option(
+        "--draft-kv-dtype", metavar="DTYPE", help="Of the drafter's cache; default: as the target's.")),
+    ("draft_option", "options", click.option(
+        "--draft-option", multiple=True, metavar="NAME=N", help="A number of this drafter only; may be repeated.")),
 )  # fmt: skip
 
 _SLO: tuple[tuple[str, str, Any], ...] = (
@@ -103,7 +118,7 @@ def slo_options(command: _Command) -> _Command:
 def _given(values: dict[str, Any], table: tuple[tuple[str, str, Any], ...]) -> dict[str, Any]:
     """Field -> value of every flag that was given; all of them are taken out of `values`."""
     taken = {field: values.pop(name, None) for name, field, _ in table}
-    return {field: value for field, value in taken.items() if value is not None}
+    return {field: value for field, value in taken.items() if value is not None and value != ()}
 
 
 def deployment_from(values: dict[str, Any], base: Deployment | None = None) -> Deployment:
@@ -120,12 +135,13 @@ def deployment_from(values: dict[str, Any], base: Deployment | None = None) -> D
 def speculation_from(values: dict[str, Any], base: Speculation | None = None) -> Speculation:
     """The base with the speculation flags over it; the flags are taken out of `values`.
 
-    Another method drops the base's drafter and acceptance, and new acceptance replaces the old kind.
+    Another method drops the base's drafter, tree and acceptance, and a new acceptance or tree replaces the old one.
 
     Raises:
         ScenarioError: a value out of range, a list that is malformed, or a combination that makes no sense.
     """
     from specsim.config import Speculation
+    from specsim.drafters import drafter
 
     start = base or Speculation()
     given = _given(values, _SPECULATION)
@@ -133,10 +149,18 @@ def speculation_from(values: dict[str, Any], base: Speculation | None = None) ->
         given["num_spec_tokens"] = parse_whole_numbers(given["num_spec_tokens"], "--k", low=1)
     if "acceptance" in given:
         given["acceptance"] = parse_numbers(given["acceptance"], "--acceptance")
+    if "tree_levels" in given:
+        given["tree_levels"] = parse_whole_numbers(given["tree_levels"], "--tree", low=1)
+    if given.get("options") is not None:
+        given["options"] = _named_numbers(given["options"], "--draft-option")
     acceptance = ("acceptance", "acceptance_length", "acceptance_length_k")
+    tree: dict[str, Any] = {"tree_nodes": None, "topk": None, "tree_levels": ()}
     cleared: dict[str, Any] = {}
-    if given.get("method", start.method) != start.method:
-        cleared = dict.fromkeys((*acceptance, "draft", "task"))
+    if "method" in given and drafter(given["method"]).name != start.method:
+        own = ("draft", "task", "draft_tp", "draft_weight_dtype", "draft_kv_dtype")
+        cleared = {**dict.fromkeys((*acceptance, *own)), **tree, "options": {}}
+    if any(name in given for name in tree):
+        cleared |= tree
     if any(name in given for name in acceptance):
         cleared |= dict.fromkeys((*acceptance, "task"))
     return replace(start, **{**cleared, **given})
@@ -202,3 +226,18 @@ def parse_whole_numbers(text: str, flag: str, *, low: int) -> tuple[int, ...]:
         if number < low:
             raise ScenarioError(f"{flag} must be at least {low}, got {number}")
     return numbers
+
+
+def _named_numbers(texts: tuple[str, ...], flag: str) -> dict[str, int]:
+    """Whole numbers by name, from `NAME=N` each."""
+    from specsim.errors import ScenarioError
+
+    found: dict[str, int] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not name or not value.isdecimal() or len(value) > 9:
+            raise ScenarioError(f"{flag} {text!r} must be NAME=N with a whole number, e.g. window=15")
+        if name in found:
+            raise ScenarioError(f"{flag} {name} is given twice; give it once")
+        found[name] = int(value)
+    return found

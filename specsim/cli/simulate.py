@@ -156,7 +156,11 @@ def _prepare(item: ScenarioFile, policy: str | None, plain: bool) -> SingleRun:
 
     assert item.workload is not None
     chosen, assumed = _policy(item, policy)
-    question = resolve(item.deployment, item.speculation, item.slo, assumed=assumed)
+    speculation = item.speculation
+    if chosen.num_spec_tokens and speculation.has_tree and not speculation.tree_levels:
+        # a tree is grown for the depth that is run
+        speculation = replace(speculation, num_spec_tokens=(chosen.num_spec_tokens,))
+    question = resolve(item.deployment, speculation, item.slo, assumed=assumed)
     trace = read_workload(item.workload, folder=item.folder, seed=item.plan.seed)
     return SingleRun(
         question=question,

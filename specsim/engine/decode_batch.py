@@ -32,7 +32,7 @@ class DecodeSetup:
 
     @property
     def lookahead_tokens(self) -> int:
-        return self.num_spec_tokens if self.limits.lookahead_drafts else 0
+        return self.limits.lookahead_tokens(self.num_spec_tokens)
 
 
 @dataclass(slots=True)

@@ -53,8 +53,8 @@ class FastReplica:
         self._policy = policy
         self._cost = cost
         self._recorder = recorder
-        self._window = cost.profile.target.window_tokens
-        setup = DecodeSetup(workload, limits, policy.num_spec_tokens, cost.profile.target.window_tokens)
+        self._window = cost.window_tokens
+        setup = DecodeSetup(workload, limits, policy.num_spec_tokens, cost.window_tokens)
         self._lookahead = setup.lookahead_tokens
         never_truncates = limits.max_num_seqs * (1 + policy.num_spec_tokens) <= limits.max_num_batched_tokens
         self._batch: DecodeBatch
@@ -125,7 +125,10 @@ class FastReplica:
             peek = self._batch.peek(limits.max_num_batched_tokens)
         if peek.new_blocks:
             kv.pool.take(peek.new_blocks)
-        budget = limits.max_num_batched_tokens - peek.served - peek.draft_tokens
+        drafts = peek.draft_tokens
+        if limits.tree_nodes:
+            drafts = limits.verified_tokens(drafts, peek.draft_rounds)
+        budget = limits.max_num_batched_tokens - peek.served - drafts
         size = peek.served
         if self._partial is not None and budget > 0:
             request, computed = self._partial, self._partial_computed
@@ -146,6 +149,7 @@ class FastReplica:
             return None
         work.decode_requests = peek.served
         work.draft_tokens = peek.draft_tokens
+        work.draft_requests = peek.draft_rounds
         work.kv_tokens = peek.kv_tokens
         work.windowed_kv_tokens = peek.windowed_kv_tokens
         if not self._constant:

@@ -48,7 +48,7 @@ class PlainReplica:
         self.policy = policy
         self.cost = cost
         self.recorder = recorder
-        self.window = cost.profile.target.window_tokens
+        self.window = cost.window_tokens
         self.work = StepWork(machinery=machinery)
         self.scheduler = Scheduler(
             limits, num_spec_tokens=policy.num_spec_tokens, hash_block_tokens=workload.trace.hash_block_tokens
@@ -83,7 +83,7 @@ class PlainReplica:
             return None
         self._began_s = now_s
         work = self.work
-        work.decode_requests = work.draft_tokens = work.kv_tokens = work.windowed_kv_tokens = 0
+        work.decode_requests = work.draft_tokens = work.draft_requests = work.kv_tokens = work.windowed_kv_tokens = 0
         work.prefill_tokens = work.prefill_rows = work.prefill_kv_tokens = 0
         work.prefill_pairs = work.prefill_windowed_pairs = 0
         for item in plan.scheduled:
@@ -91,6 +91,7 @@ class PlainReplica:
             if item.request.is_decoding:
                 work.decode_requests += 1
                 work.draft_tokens += item.num_draft_tokens
+                work.draft_requests += item.num_draft_tokens > 0
                 work.kv_tokens += context
                 if self.window:
                     work.windowed_kv_tokens += min(context, self.window)

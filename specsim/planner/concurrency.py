@@ -27,11 +27,9 @@ from specsim.scheduler import never_fits
 from specsim.stats import Estimate, estimate, paired_ratio
 from specsim.traces.model import Trace, TraceMeta
 from specsim.traces.recipe import LengthSpec
-from specsim.tree_cost import TreeCost, tree_limits
 from specsim.workload import Workload
 
-__all__ = ["CrossoverSettings", "PairedLoop", "Point", "requests_needed", "run_point", "speculating_side",
-           "steady_trace"]  # fmt: skip
+__all__ = ["CrossoverSettings", "PairedLoop", "Point", "requests_needed", "run_point", "steady_trace"]
 
 _POOL = 4096
 """Drawn pairs of lengths from which the first wave is picked."""
@@ -48,8 +46,6 @@ class CrossoverSettings:
     output: LengthSpec
     num_spec_tokens: int
     """Drafts of a chain, or the depth of a tree; 0: speculation is loaded and drafts nothing."""
-    tree_nodes: int | None = None
-    """Drafts verified a round when they form a tree; None: a chain."""
     seeds: int = 5
     seed: int = 0
 
@@ -61,11 +57,6 @@ class CrossoverSettings:
                 raise ScenarioError(f"concurrency must be whole numbers in 1..65536, got {c!r}")
         if self.num_spec_tokens < 0:
             raise ScenarioError(f"k must be a whole number >= 0, got {self.num_spec_tokens!r}; off is always compared")
-        if self.tree_nodes is not None and self.tree_nodes < self.num_spec_tokens:
-            raise ScenarioError(
-                f"tree nodes {self.tree_nodes!r} are fewer than the depth k={self.num_spec_tokens}; give all drafts "
-                f"that are verified in a round"
-            )
         if not 3 <= self.seeds <= 1000:
             raise ScenarioError(f"seeds must be 3..1000, since fewer pairs give no interval, got {self.seeds!r}")
         if self.seed < 0:
@@ -155,7 +146,6 @@ def run_point(question: Question, settings: CrossoverSettings, concurrency: int)
 
     Raises:
         ScenarioError: when no request of these lengths fits.
-        CapacityError: when a tree does not fit the token budget.
     """
     return PairedLoop(question, settings, concurrency).point(question.acceptance)
 
@@ -168,14 +158,13 @@ class PairedLoop:
 
     Raises:
         ScenarioError: when no request of these lengths fits.
-        CapacityError: when a tree does not fit the token budget.
     """
 
     def __init__(self, question: Question, settings: CrossoverSettings, concurrency: int) -> None:
         self.concurrency = concurrency
         self._question = question
         self._k = settings.num_spec_tokens
-        self._on_cost, self._on_limits = speculating_side(question, settings, concurrency)
+        self._on_cost, self._on_limits = question.on.cost, question.on.limits
         self._count = requests_needed(concurrency, settings.output.mean)
         self._refused = 0
         self._traces: list[tuple[int, Trace]] = []
@@ -235,19 +224,6 @@ class _Figures:
     running: float
     tokens_per_round: float
     preemptions: int
-
-
-def speculating_side(
-    question: Question, settings: CrossoverSettings, concurrency: int
-) -> tuple[StepCost, ReplicaLimits]:
-    """Costs and limits with speculation: the question's own, or those of a tree."""
-    side, nodes, depth = question.on, settings.tree_nodes, settings.num_spec_tokens
-    if nodes is None:
-        return side.cost, side.limits
-    return (
-        TreeCost(side.profile, num_nodes=nodes, depth=depth),
-        tree_limits(side.limits, num_nodes=nodes, depth=depth, in_flight=concurrency),
-    )
 
 
 def _fitting(trace: Trace, question: Question, on_limits: ReplicaLimits, k: int) -> tuple[Trace, int]:

@@ -45,7 +45,7 @@ def run_crossover(
     last = stops[-1] if stops else None
     surface = surface_batch(question, settings)
     not_modelled = [text for text in NOT_MODELLED if not text.startswith(_ARRIVALS)]
-    if settings.tree_nodes is not None:
+    if question.on.trees:
         not_modelled.append("tree attention that is slower than causal attention of the same width")
     return {
         "schema_version": SCHEMA_VERSION,
@@ -64,8 +64,8 @@ def run_crossover(
             "isl": str(settings.prompt),
             "osl": str(settings.output),
             "k": settings.num_spec_tokens,
-            "tree_nodes": settings.tree_nodes,
-            "verify_tokens": 1 + (settings.tree_nodes or settings.num_spec_tokens),
+            "tree_nodes": question.tree_nodes(settings.num_spec_tokens),
+            "verify_tokens": 1 + question.verified_drafts(settings.num_spec_tokens),
             "seeds": settings.seeds,
             "seed": settings.seed,
         },
@@ -144,9 +144,13 @@ def _sentences(
     error: float,
 ) -> list[str]:
     """The answer in two sentences."""
-    k, nodes = settings.num_spec_tokens, settings.tree_nodes
-    what = f"{question.speculation.method} k={k}" if nodes is None else (
-        f"{question.speculation.method} with a tree of {nodes} nodes, depth {k},")  # fmt: skip
+    k = settings.num_spec_tokens
+    nodes = question.verified_drafts(k)
+    what = f"{question.speculation.method} k={k}"
+    if question.speculation.has_tree:
+        what = f"{question.speculation.method} with a tree of {nodes} nodes, depth {k},"
+    elif nodes != k:
+        what = f"{what}, which verifies {1 + nodes} tokens a round,"
     best = max(points, key=lambda point: point.speedup.mean)
     lowest, highest = points[0].concurrency, points[-1].concurrency
     verdict = _verdict(points, last)
@@ -189,12 +193,6 @@ def _sentences(
 
 def _warnings(question: Question, settings: CrossoverSettings, points: Sequence[Point]) -> list[str]:
     found = []
-    given = question.speculation
-    if settings.tree_nodes is not None and given.acceptance is None and given.acceptance_length is None:
-        found.append(
-            f"The default acceptance is that of a chain; a tree of {settings.tree_nodes} nodes accepts more. Give "
-            f"--acceptance-length, or --acceptance by level."
-        )
     for point in points:
         if point.queued:
             found.append(

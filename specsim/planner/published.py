@@ -68,7 +68,7 @@ class Case:
         question = self.question
         return (
             question.off.profile.sha256, question.on.profile.sha256, question.off.limits, question.on.limits,
-            s.prompt, s.output, s.num_spec_tokens, s.tree_nodes, s.seeds, s.seed,
+            s.prompt, s.output, s.num_spec_tokens, question.on.trees, s.seeds, s.seed,
         )  # fmt: skip
 
 
@@ -192,8 +192,8 @@ def _round(case: Case) -> Round:
     """The point as the null models see it; a lookup verifies what it proposes on average."""
     settings, profile = case.settings, case.question.on.profile
     k = settings.num_spec_tokens
-    passes = 0 if profile.draft is None else 1 if profile.draft_mode == "parallel" else k
-    drafts = float(settings.tree_nodes or k)
+    passes = 0 if profile.draft is None else k if profile.draft_mode == "serial" else 1
+    drafts = float(case.question.verified_drafts(k))
     if profile.draft is None and k:
         drafts = case.question.acceptance.expected_drafts(k)
     return Round(case.concurrency, settings.prompt.mean + settings.output.mean / 2.0, drafts, passes)

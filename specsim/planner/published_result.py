@@ -71,7 +71,7 @@ def _row(case: Case, predictions: Sequence[Prediction]) -> dict[str, Any]:
         "kv_dtype": deployment.kv_dtype,
         "method": case.method,
         "k": settings.num_spec_tokens,
-        "tree_nodes": settings.tree_nodes,
+        "tree_nodes": case.question.tree_nodes(settings.num_spec_tokens),
         "isl": settings.prompt.mean,
         "osl": settings.output.mean,
         "concurrency": case.concurrency,

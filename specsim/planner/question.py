@@ -16,6 +16,7 @@ from specsim.errors import ScenarioError
 from specsim.latency import StepCost
 from specsim.policies import kind_of
 from specsim.profiles import LatencyProfile
+from specsim.trees import Tree
 
 __all__ = ["PlanSettings", "Question", "Side", "acceptance_fingerprint"]
 
@@ -28,12 +29,14 @@ class Side:
     limits: ReplicaLimits
     memory: Mapping[str, float] = field(default_factory=dict)
     """Bytes by purpose, for the report."""
+    trees: tuple[Tree, ...] = ()
+    """What a round with 1, 2, ... levels of drafts verifies; empty: chains."""
     notes: tuple[str, ...] = ()
     """What the memory plan had to change."""
 
     @cached_property
     def cost(self) -> StepCost:
-        return StepCost(self.profile)
+        return StepCost(self.profile, self.trees)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +114,27 @@ class Question:
                 f"policy {policy.label}: k {policy.num_spec_tokens} is more than the acceptance model "
                 f"'{self.acceptance.name}' knows ({known}); lower it"
             )
+        trees = self.side(policy).trees
+        if trees and policy.num_spec_tokens > len(trees):
+            raise ScenarioError(
+                f"policy {policy.label}: k {policy.num_spec_tokens} is deeper than the {len(trees)} levels that "
+                f"speculation.num_spec_tokens asks for; raise that"
+            )
 
     @property
     def max_k(self) -> int:
         """Largest k that the planner tries."""
         return max(self.speculation.num_spec_tokens)
+
+    def verified_drafts(self, num_spec_tokens: int) -> int:
+        """Tokens that a round of so many drafts, or levels of drafts, verifies beside the sampled one."""
+        trees = self.on.trees
+        return trees[num_spec_tokens - 1].nodes if trees and num_spec_tokens else num_spec_tokens
+
+    def tree_nodes(self, num_spec_tokens: int) -> int | None:
+        """Drafts verified a round where they form a tree, None where they do not."""
+        is_tree = self.speculation.has_tree and num_spec_tokens > 0
+        return self.verified_drafts(num_spec_tokens) if is_tree else None
 
     def identity(self) -> dict[str, Any]:
         """What makes two questions the same, for ids and cached runs."""
@@ -125,6 +144,7 @@ class Question:
             "slo": asdict(self.slo),
             "profiles": [self.off.profile.sha256, self.on.profile.sha256],
             "limits": [asdict(self.off.limits), asdict(self.on.limits)],
+            "trees": [asdict(tree) for tree in self.on.trees],
             "acceptance": acceptance_fingerprint(self.acceptance),
         }
 

@@ -103,7 +103,7 @@ class SingleRun:
         deployment = self.question.deployment
         drafts = self.policy.kind != "off"
         return {
-            "limits": asdict(self.side.limits),
+            "limits": asdict(self.side.limits) | {"trees": [asdict(tree) for tree in self.side.trees]},
             "replicas": deployment.replicas,
             "router": deployment.router,
             "slo": asdict(self.question.slo),

@@ -76,7 +76,7 @@ def batch_limit(question: Question, context_tokens: float, *, on: bool = True) -
     """Requests of this context that fit one replica."""
     limits = (question.on if on else question.off).limits
     slots = limits.num_kv_blocks * limits.block_size_tokens
-    extra = question.max_k * (2 if limits.lookahead_drafts else 1) if on else 1
+    extra = question.max_k + limits.lookahead_tokens(question.max_k) if on else 1
     own = context_tokens + extra + limits.fixed_blocks_per_request * limits.block_size_tokens
     return max(1, min(limits.max_num_seqs, int(slots // own)))
 

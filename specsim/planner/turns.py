@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specsim.planner.concurrency import CrossoverSettings, Point, speculating_side
+from specsim.planner.concurrency import CrossoverSettings, Point
 from specsim.planner.question import Question
 from specsim.planner.surface import batch_limit, batches_up_to
 
@@ -63,7 +63,7 @@ def surface_batch(question: Question, settings: CrossoverSettings) -> int | None
     None: it pays at every batch that fits. Prefill is left out, so it differs a little from the simulation.
     """
     k, context = settings.num_spec_tokens, settings.prompt.mean + settings.output.mean / 2
-    cost, limits = speculating_side(question, settings, question.on.limits.max_num_seqs)
+    cost, limits = question.on.cost, question.on.limits
     length, mean = question.acceptance.expected_length(k), question.acceptance.expected_drafts(k)
     batches = batches_up_to(min(batch_limit(question, context), limits.max_num_seqs))
     pays = [

@@ -9,6 +9,7 @@ import pytest
 from scenarios.hardware import gpu, load_gpus
 from scenarios.models import default_drafter, load_models, model
 from specsim.analytic import analytic_profile, divides, kv_values_per_rank
+from specsim.drafters import method_names
 from specsim.efficiency import FACTORS, Factors, factor_sources, factors_for
 from specsim.errors import CatalogueError, InputError, ProfileError
 from specsim.latency import StepCost, StepWork
@@ -45,7 +46,7 @@ def test_every_usual_drafter_gives_a_profile_that_costs_more_than_off() -> None:
     for shape in load_models().values():
         if shape.kind != "model":
             continue
-        for method in ("draft_model", "eagle", "eagle3", "mtp", "ngram"):
+        for method in method_names():
             try:
                 drafter = default_drafter(shape, method)
             except CatalogueError:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from specsim.latency import StepCost, StepWork, captured_sizes
 from specsim.profiles import LatencyProfile, PassCost
+from specsim.trees import cut, grown_tree
 
 
 def pass_cost(**changes: float) -> PassCost:
@@ -32,7 +33,10 @@ WINDOWED = pass_cost(windowed_kv_token_s=2e-8, windowed_kv_pair_s=5e-10, window_
 MOE = pass_cost(experts_s=2e-2, num_experts=64, experts_per_token=4)
 PROFILES = {
     "serial": profile(),
-    "parallel": profile(draft_mode="parallel"),
+    "parallel": profile(draft_mode="parallel", draft_rows_fixed=-1, draft_rows_per_draft=1),
+    "block": profile(draft_mode="block", draft_catch_up_share=0.2),
+    "heads": profile(draft_mode="heads", draft_catches_up=False),
+    "first layers": profile(draft_catches_up=False, verify_skip_share=0.25),
     "lookup": profile(draft=None, draft_mode="none", lookup_request_s=1e-6),
     "windowed": profile(target=WINDOWED),
     "moe, no sharing, unsplit": profile(target=MOE, verify_reads_kv_once=False, verify_unsplit_requests=13.5),
@@ -176,10 +180,14 @@ def test_a_lookup_that_proposes_seldom_is_between_none_and_all() -> None:
     )
 
 
-def test_a_tree_of_a_chain_costs_about_the_chain() -> None:
-    cost = StepCost(profile())
-    assert cost.decode_step_s(16, 500, 4, draft_nodes=4) == pytest.approx(cost.decode_step_s(16, 500, 4), rel=1e-9)
-    assert cost.decode_step_s(16, 500, 4, draft_nodes=21) > cost.decode_step_s(16, 500, 4)
+def test_a_tree_of_one_node_a_level_costs_the_chain() -> None:
+    chain = StepCost(profile()).decode_step_s(16, 500, 4)
+    one, wide = (
+        StepCost(profile(), cut(grown_tree((0.7,), nodes=nodes, topk=topk, depth=4)[0])).decode_step_s(16, 500, 4)
+        for nodes, topk in ((4, 1), (21, 4))
+    )
+    assert one == pytest.approx(chain, rel=1e-9)
+    assert wide > chain
 
 
 def test_profile_survives_json() -> None:

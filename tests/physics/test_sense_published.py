@@ -14,13 +14,15 @@ from scenarios.hardware import gpu
 from scenarios.models import model
 from specsim.analytic import analytic_profile
 from specsim.latency import StepCost
+from specsim.trees import Tree, cut, grown_tree
 
 ROWS = json.loads((Path(__file__).parent / "golden_sdb1.json").read_text(encoding="utf-8"))["rows"]
 
 
-def cost(method: str) -> StepCost:
+def cost(method: str, tree: Tree | None = None) -> StepCost:
     draft = model("eagle-llama-3.1-8b") if method == "eagle" else None
-    return StepCost(analytic_profile(model("llama-3.1-8b"), gpu("H100 SXM"), draft=draft, method=method))
+    profile = analytic_profile(model("llama-3.1-8b"), gpu("H100 SXM"), draft=draft, method=method)
+    return StepCost(profile, () if tree is None else cut(tree))
 
 
 def predicted(row: dict, off: StepCost, on: StepCost) -> float:
@@ -64,19 +66,19 @@ def test_eagle_round_is_near_the_published_linear_fit() -> None:
         assert on.decode_step_s(batch, 300, 3) > off.decode_step_s(batch, 300)
 
 
-def turning_batch(length: float, context: float, depth: int, nodes: int | None = None) -> float:
+def turning_batch(length: float, context: float, depth: int, tree: Tree | None = None) -> float:
     """First batch at which speculation loses; infinite when it gains at every batch that an engine runs."""
-    off, on = cost("none"), cost("eagle")
+    off, on = cost("none"), cost("eagle", tree)
     loses = (
         batch
         for batch in range(1, 1025)
-        if length * off.decode_step_s(batch, context) < on.decode_step_s(batch, context, depth, draft_nodes=nodes)
+        if length * off.decode_step_s(batch, context) < on.decode_step_s(batch, context, depth)
     )
     return next(loses, math.inf)
 
 
 def test_a_tree_turns_early_and_a_chain_late() -> None:
-    assert 20 <= turning_batch(3.2, 300, 4, nodes=21) <= 40
+    assert 20 <= turning_batch(3.2, 300, 4, grown_tree((0.65,), nodes=21, topk=4, depth=4)[0]) <= 40
     assert turning_batch(2.388, 178, 3) > 100
     assert turning_batch(2.266, 719, 3) > 100
 

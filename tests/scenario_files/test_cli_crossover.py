@@ -78,9 +78,24 @@ def test_a_tree_is_charged_for_its_nodes() -> None:
     assert tree["points"][0]["tokens_per_round"] == pytest.approx(chain["points"][0]["tokens_per_round"], rel=0.02)
 
 
-def test_a_tree_with_the_acceptance_of_a_chain_is_warned_about() -> None:
-    data = json.loads(run(*QUICK, "--concurrency", "4", "--k", "4", "--tree-nodes", "21", "--json").stdout)
-    assert any("default acceptance is that of a chain" in warning for warning in data["warnings"])
+def test_a_tree_accepts_more_than_the_chain_whose_published_acceptance_it_is_grown_from() -> None:
+    common = (*QUICK, "--concurrency", "4", "--k", "4", "--json")
+    chain, grown, static = (
+        json.loads(run(*common, *more).stdout)["acceptance"]
+        for more in ((), ("--tree-nodes", "21"), ("--tree", "6,6,5,4"))
+    )
+    assert grown["expected_length"] > static["expected_length"] > 1.15 * chain["expected_length"]
+    assert "as the best tree of 21 drafts, at most 4 a node" in grown["source"]
+    assert "as a static tree of 21 drafts" in static["source"]
+
+
+def test_a_method_and_its_tree_are_known_by_any_spelling() -> None:
+    data = json.loads(run(*QUICK, "--concurrency", "1", "--method", "EAGLE-2 (dynamic tree)", "--json").stdout)
+    assert data["speculation"]["method"] == "eagle2"
+    assert data["settings"]["tree_nodes"] == 60 and data["settings"]["k"] == 6
+    wide = json.loads(run(*QUICK, "--concurrency", "1", "--method", "LADE", "--draft-option", "window=7",
+                          "--draft-option", "guesses=7", "--json").stdout)  # fmt: skip
+    assert wide["settings"]["verify_tokens"] == (7 + 7) * 4 and wide["settings"]["tree_nodes"] is None
 
 
 def test_lengths_may_be_drawn() -> None:
@@ -115,8 +130,22 @@ def test_lengths_may_be_drawn() -> None:
         (("--method", "eagel"), "speculation.method 'eagel' is not one of"),
         (("--task", "chatt"), "did you mean 'chat'?"),
         (("--tp", "0"), "deployment.tp must be a whole number >= 1, got 0"),
-        (("--tree-nodes", "2"), "tree nodes 2 are fewer than the depth k=3"),
-        (("--tree-nodes", "9000"), "a tree of 9000 nodes does not fit max_num_batched_tokens 8192"),
+        (("--tree-nodes", "2"), "speculation.tree_nodes 2 are fewer than the depth k=3"),
+        (("--tree-nodes", "9000"), "speculation.tree_nodes must be a whole number in 1..1024, got 9000"),
+        (("--tree-nodes", "900", "--max-num-batched-tokens", "500"), "900 drafts a round do not fit max_num_batched"),
+        (("--tree", "4,4", "--k", "3"), "num_spec_tokens 3 is deeper than the 2 tree_levels"),
+        (("--tree", "4,4", "--topk", "2"), "is a static tree, tree_nodes and topk a grown one; give one"),
+        (("--topk", "4"), "topk 4 makes a tree; say with tree_nodes how many drafts"),
+        (("--method", "mtp", "--target", "deepseek-v3"), "deepseek-v3 does not fit"),
+        (("--method", "dflash", "--tree-nodes", "9"), "method dflash does not verify trees"),
+        (("--method", "ngram", "--draft-tp", "1"), "draft_tp makes no sense with method ngram, which loads no model"),
+        (
+            ("--method", "lookahead", "--draft-option", "widow=7"),
+            "lookahead has no such option; its options are window",
+        ),
+        (("--method", "medusa", "--draft-option", "heads=x"), "--draft-option 'heads=x' must be NAME=N"),
+        (("--method", "medusa", "--k", "9"), "num_spec_tokens 9 is more than the 5 heads that are loaded"),
+        (("--draft-tp", "2"), "draft_tp 2 must lie in 1..1, the GPUs of the target"),
         (("--seeds", "2"), "seeds must be 3..1000"),
         (("--isl", "200000"), "do not fit: the longest sequence served is 131072 tokens"),
     ],

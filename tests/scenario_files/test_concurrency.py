@@ -155,7 +155,6 @@ def test_points_without_a_number_are_passed_over() -> None:
         ({"concurrency": ()}, "concurrency is empty"),
         ({"concurrency": (0,)}, "concurrency must be whole numbers in 1..65536, got 0"),
         ({"num_spec_tokens": -1}, "k must be a whole number >= 0, got -1"),
-        ({"tree_nodes": 2}, "tree nodes 2 are fewer than the depth k=3"),
         ({"seeds": 2}, "seeds must be 3..1000"),
         ({"seed": -1}, "seed must be >= 0"),
     ],

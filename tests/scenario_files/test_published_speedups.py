@@ -22,8 +22,8 @@ from specsim.traces.recipe import LengthSpec
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "specdecode_bench_llama_8b.json").read_text(encoding="utf-8"))
 
 
-def question(method: str, k: int, length: float) -> Question:
-    speculation = Speculation(method=method, num_spec_tokens=(k,), acceptance_length=length)  # type: ignore[arg-type]
+def question(method: str, k: int, length: float, *, tree_nodes: int | None = None) -> Question:
+    speculation = Speculation(method, num_spec_tokens=(k,), acceptance_length=length, tree_nodes=tree_nodes)
     place = GOLDEN["conditions"]
     return resolve(Deployment(target=place["target"], gpu=place["gpu"]), speculation, Slo())
 
@@ -49,8 +49,8 @@ def test_speedups_follow_the_published_rows(method: str, median_error: float) ->
 
 
 def test_a_wide_tree_turns_between_20_and_40_requests() -> None:
-    asked = question("eagle", 4, 3.2)
-    settings = CrossoverSettings((1,), LengthSpec(500), LengthSpec(300), 4, tree_nodes=21, seeds=3)
+    asked = question("eagle", 4, 3.2, tree_nodes=21)
+    settings = CrossoverSettings((1,), LengthSpec(500), LengthSpec(300), 4, seeds=3)
     points = [run_point(asked, settings, c) for c in (8, 16, 24, 48, 64)]
     (turn,) = find_turns(points)
     assert turn.stops

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scenarios.loader import TABLES, ScenarioFile, dump_scenario, load_scenario, parse_scenario
 from scenarios.schema import field_docs, keys_of
 from scenarios.workload import WorkloadSpec, load_workload, read_options
-from specsim.config import METHODS, Deployment, PolicySpec, Slo, Speculation
+from specsim.config import Deployment, PolicySpec, Slo, Speculation
+from specsim.drafters import method_names
 from specsim.errors import InputError, ScenarioError, TraceError
 from specsim.planner.question import PlanSettings
 from specsim.policies import KINDS, parse_policy
@@ -46,7 +47,7 @@ DEPLOYMENTS = st.builds(
 SPECULATIONS = st.sampled_from([0, 1, 2]).flatmap(  # a task, one's own vector, or one's own length
     lambda kind: st.builds(
         Speculation,
-        method=st.sampled_from(METHODS),
+        method=st.sampled_from(method_names()),
         draft=optional(WORDS),
         num_spec_tokens=st.lists(st.integers(1, 64), min_size=1, max_size=4).map(tuple),
         task=optional(WORDS) if kind == 0 else st.none(),
@@ -163,7 +164,7 @@ def test_tables_left_out_are_at_their_defaults() -> None:
         ("[speculation]\nnum_spec_tokens = 3", "speculation.num_spec_tokens: 3 is not a list of whole numbers"),
         ("[speculation]\nnum_spec_tokens = []", "speculation.num_spec_tokens is empty"),
         ("[speculation]\nacceptance = [0.5, 1.5]", "speculation.acceptance must lie in 0..1, got 1.5"),
-        ("[speculation]\nmethod = 'eagel'", "speculation.method: 'eagel' is not one of draft_model, eagle, eagle3"),
+        ("[speculation]\nmethod = 'eagel'", "speculation.method 'eagel' is not one of draft_model, ngram"),
         ("[policy]\nnum_spec_tokens = 3", "case.toml: policy.kind is missing; give one of off, static"),
         ("[policy]\nkind = 'schedule'\ntable = [[1, 2]]", "policy.table: [[1, 2]] is not a list of rows, each a list"),
         ("[policy]\nkind = 'statik'", "case.toml: policy.kind: 'statik' is not one of off, static"),

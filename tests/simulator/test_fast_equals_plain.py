@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from builders import FixedLuck, make_cost, make_limits, make_pass, make_trace
+from builders import FixedLuck, make_cost, make_limits, make_pass, make_profile, make_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import POLICY_LIST
@@ -22,8 +22,11 @@ from specsim.engine.decode_ring import RingBatch
 from specsim.engine.fast_replica import FastReplica
 from specsim.engine.recorder import Recorder
 from specsim.engine.simulator import simulate
+from specsim.latency import StepCost
+from specsim.memory import tree_limits
 from specsim.policies import make_policy
 from specsim.records import RequestColumns, RunResult
+from specsim.trees import cut, grown_tree
 from specsim.workload import Workload
 
 POLICIES = st.one_of(
@@ -57,7 +60,11 @@ def worlds(draw: st.DrawFn) -> dict:
         max_model_len=draw(st.sampled_from([110, 120, 4096])),
         fixed_blocks_per_request=draw(st.sampled_from([0, 0, 2])),
         lookahead_drafts=draw(st.booleans()),
+        lookahead_extra_tokens=draw(st.sampled_from([0, 0, 1])),
     )
+    trees = cut(grown_tree((0.6,), nodes=draw(st.integers(6, 20)), topk=3, depth=6)[0]) if draw(st.booleans()) else ()
+    if trees and 1 + trees[-1].nodes > limits.max_num_batched_tokens:
+        trees = ()
     return {
         "trace": make_trace(
             arrival_s=np.cumsum(gaps).tolist(),
@@ -71,7 +78,8 @@ def worlds(draw: st.DrawFn) -> dict:
             proposal_rate=draw(st.sampled_from([1.0, 0.4])),
             varied=draw(st.booleans()),
         ),
-        "limits": limits,
+        "limits": tree_limits(limits, trees),
+        "trees": trees,
         "policy": draw(POLICIES),
         "window": draw(st.sampled_from([0, 20])),
         "replicas": draw(st.sampled_from([1, 1, 2])),
@@ -86,7 +94,7 @@ def run(world: dict, *, plain: bool) -> RunResult:
     target = {"windowed_kv_token_s": 1e-8, "window_tokens": world["window"]} if world["window"] else {}
     return simulate(
         Workload(world["trace"], world["luck"], seed=world["seed"]),
-        make_cost(target=make_pass(**target)),
+        StepCost(make_profile(target=make_pass(**target)), world["trees"]),
         limits=world["limits"],
         policy=world["policy"],
         replicas=world["replicas"],
@@ -137,7 +145,7 @@ def test_worlds_reach_every_mechanism() -> None:
         hash_block_tokens=16,
     )
     limits = ReplicaLimits(num_kv_blocks=30, block_size_tokens=4, max_num_seqs=8, max_num_batched_tokens=20)
-    world = {"trace": trace, "luck": FixedLuck(), "limits": limits, "window": 0, "replicas": 1, "seed": 1,
+    world = {"trace": trace, "luck": FixedLuck(), "limits": limits, "trees": (), "window": 0, "replicas": 1, "seed": 1,
              "router": "round_robin", "concurrency": None, "warmup": 0.0,
              "policy": PolicySpec("schedule", 5, table=((1, 2, 5), (3, 9, 4)))}  # fmt: skip
     fast, plain = run(world, plain=False), run(world, plain=True)

@@ -1,0 +1,108 @@
+"""From what a speculation says to what a round verifies: the trees of every depth, and the acceptance by level.
+
+Models: a static tree by level widths, or the best one of some nodes for the chain acceptance of the method; a policy
+that drafts fewer levels verifies the first levels of the same tree, so that every k shares one luck.
+Leaves out: trees whose shape follows the context from round to round. Numbers: `specsim.trees`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from scenarios.acceptance import default_acceptance
+from specsim.acceptance import PerPosition
+from specsim.config import Speculation
+from specsim.errors import ScenarioError
+from specsim.shapes import ModelShape
+from specsim.trees import Tree, chain_from_tree_length, cut, grown_tree, level_tree
+
+__all__ = ["Verified", "verified"]
+
+_TOPK = 4
+"""SGLang's default for Llama targets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a round verifies, and how much of it is accepted."""
+
+    trees: tuple[Tree, ...]
+    """By number of levels, 1 first; empty: chains."""
+    acceptance: PerPosition
+    said: str
+    """A remark on the acceptance, to be put behind its source; empty: nothing changed."""
+
+
+def verified(speculation: Speculation, target: ModelShape, acceptance: PerPosition) -> Verified:
+    """Trees of a speculation, and its acceptance by level.
+
+    `acceptance` is what the user gave, which is by level already, or the default of a chain.
+
+    Raises:
+        ScenarioError: when a given acceptance length does not fit the depth, or an option is unknown.
+    """
+    method, depth = speculation.drafter, max(speculation.num_spec_tokens)
+    chosen = method.chosen(target, speculation.options)
+    if method.nodes is not None:
+        count = method.nodes
+        counts = [count(k, chosen) for k in range(1, depth + 1)]
+        levels = (counts[0], *(b - a for a, b in itertools.pairwise(counts)))
+        return Verified(cut(Tree(levels, (1,) * depth)), acceptance, "")
+    if not speculation.has_tree:
+        return Verified((), acceptance, "")
+    given = speculation.acceptance is not None or speculation.acceptance_length is not None
+    chain = acceptance.conditional
+    if given:
+        chain = default_acceptance(method.name, target.name, None)[0].conditional
+    if speculation.tree_levels:
+        tree, by_level = level_tree(chain, speculation.tree_levels[:depth])
+        what = f"a static tree of {tree.nodes} drafts"
+    else:
+        nodes, topk = _size(speculation, depth)
+        if speculation.acceptance_length is not None and not method.varies and _measured_here(speculation):
+            alpha = chain_from_tree_length(speculation.acceptance_length, nodes=nodes, topk=topk, depth=depth)
+            tree, by_level = grown_tree((alpha,), nodes=nodes, topk=topk, depth=depth)
+            said = f"of a tree of {tree.nodes} drafts, which a chain acceptance of {alpha:.3f} explains"
+            return Verified(cut(tree), _by_level(acceptance, by_level), said)
+        tree, by_level = grown_tree(chain, nodes=nodes, topk=topk, depth=depth)
+        what = f"the best tree of {tree.nodes} drafts, at most {topk} a node"
+    if given:
+        return Verified(cut(tree), acceptance, "")
+    model = _by_level(acceptance, by_level)
+    lengths = [found.expected_length(depth) for found in (acceptance, model)]
+    said = f"{lengths[0]:.2f} tokens a round as a chain, {lengths[1]:.2f} as {what}"
+    return Verified(cut(tree), model, said)
+
+
+def _size(speculation: Speculation, depth: int) -> tuple[int, int]:
+    """(nodes, topk) of a grown tree."""
+    usual = speculation.drafter.usual_tree
+    topk = speculation.topk or (usual.topk if usual is not None else _TOPK)
+    if speculation.tree_nodes is None:
+        return min(max(depth, usual.nodes if usual is not None else depth), _room(topk, depth)), topk
+    nodes = speculation.tree_nodes
+    while _room(topk, depth) < nodes:
+        if speculation.topk is not None:
+            raise ScenarioError(
+                f"speculation.tree_nodes {nodes} are more than the {_room(topk, depth)} that topk {topk} and depth "
+                f"{depth} allow; give fewer nodes or a larger topk"
+            )
+        topk += 1
+    return nodes, topk
+
+
+def _room(topk: int, depth: int) -> int:
+    """Most nodes of a tree."""
+    return sum(topk**level for level in range(1, min(depth, 11) + 1))
+
+
+def _measured_here(speculation: Speculation) -> bool:
+    """Whether the given acceptance length is that of the tree itself, at its full depth."""
+    return speculation.acceptance_length_k in (None, max(speculation.num_spec_tokens))
+
+
+def _by_level(model: PerPosition, by_level: tuple[float, ...]) -> PerPosition:
+    return PerPosition(
+        by_level, len(by_level), model.proposal_rate, model.sigma, f"{model.name}, as a tree", model.proposed
+    )
