@@ -48,12 +48,14 @@ class ColumnBatch:
         self._rows = 0
         self._ids: list[int] = []
         self._k = 0
-        self._use(np.zeros((6, ROWS), dtype=np.int64))
+        self._use(np.zeros((7, ROWS), dtype=np.int64))
         self._kv_tokens = 0
         # the step last peeked
         self._served = 0
         self._cut_drafts: np.ndarray | None = None
         self._grow: np.ndarray | None = None
+        self.emitted = np.zeros(0, dtype=np.int64)
+        """Tokens that each request of the last step emitted."""
 
     @property
     def count(self) -> int:
@@ -69,6 +71,7 @@ class ColumnBatch:
         self._room = columns[3]  # flat position up to which blocks reach
         self._blocks = columns[4]  # blocks taken since it joined
         self._drafts = columns[5]  # drafts waiting to be verified
+        self._request = columns[6]
 
     def add(self, request: int, emitted: int, next_k: int) -> None:
         prompt, output = self._workload.prompt_tokens[request], self._workload.output_tokens[request]
@@ -86,6 +89,7 @@ class ColumnBatch:
             self._offered[start : start + length] = MAX_SPEC_TOKENS
         self._span_end = start + length + self._PAD
         self._ids.append(request)
+        self._request[n] = request
         self._at[n] = start
         self._end[n] = start + length
         context = prompt + emitted - 1
@@ -133,6 +137,15 @@ class ColumnBatch:
         draft_rounds = int(np.count_nonzero(drafts))
         return Peek(served, draft_tokens, draft_rounds, new_blocks, kv_tokens, windowed)
 
+    def scheduled(self) -> tuple[np.ndarray, np.ndarray]:
+        """(requests, drafts of each) of the step last peeked, int64 copies."""
+        drafts = self._drafts[: self._served] if self._cut_drafts is None else self._cut_drafts
+        return self._request[: self._served].copy(), np.array(drafts, dtype=np.int64)
+
+    def verify(self, drafts: np.ndarray) -> None:
+        """Verify only so many of the drafts scheduled; blocks for all of them stay taken."""
+        self._cut_drafts = drafts
+
     def advance(self, next_k: int, waiting: set[int]) -> Advance:
         result = Advance()
         n, served = self._rows, self._served
@@ -144,7 +157,7 @@ class ColumnBatch:
             self._room[:served] += self._grow * self._block
         at = self._at[:served]
         drafts = self._drafts[:served] if self._cut_drafts is None else self._cut_drafts
-        gain = np.minimum(self._span[at], drafts + 1)
+        gain = self.emitted = np.minimum(self._span[at], drafts + 1)
         at += gain
         result.gained = int(_SUM(gain))
         self._kv_tokens += result.gained

@@ -58,7 +58,11 @@ class FastReplica:
         self._lookahead = setup.lookahead_tokens
         never_truncates = limits.max_num_seqs * (1 + policy.num_spec_tokens) <= limits.max_num_batched_tokens
         self._batch: DecodeBatch
-        if policy.constant and never_truncates:
+        self._columns: ColumnBatch | None = None
+        """The decode batch where the policy trims drafts or watches rounds, which sums cannot tell."""
+        if policy.trims or policy.watches == "rounds":
+            self._batch = self._columns = ColumnBatch(setup)
+        elif policy.constant and never_truncates:
             self._batch = RingBatch(setup, round_table(setup))
         elif HorizonBatch.fits(setup):
             self._batch = HorizonBatch(setup)
@@ -147,6 +151,8 @@ class FastReplica:
             size += self._admit(now_s, budget)
         if size == 0:
             return None
+        if self._columns is not None:
+            self._look_at_rounds(self._columns, peek, size)
         work.decode_requests = peek.served
         work.draft_tokens = peek.draft_tokens
         work.draft_requests = peek.draft_rounds
@@ -197,11 +203,25 @@ class FastReplica:
             seen.batch, seen.rounds, seen.draft_rounds = self._size, peek.served, peek.draft_rounds
             seen.drafted, seen.accepted = peek.draft_tokens, done.gained - peek.served
             seen.completed = self._completed
+            if self._columns is not None:
+                seen.emitted = self._columns.emitted if peek.served else seen.requests
             self._policy.observe(seen)
         return finished
 
     def view(self) -> StepView:
         return StepView(self._work, len(self._running), len(self._waiting), self._kv.pool.used)
+
+    def _look_at_rounds(self, columns: ColumnBatch, peek: Peek, size: int) -> None:
+        """Note who is verified in this step, and let the policy trim the drafts."""
+        seen = self._seen
+        seen.requests, seen.drafts = columns.scheduled()
+        if self._policy.trims and peek.draft_tokens:
+            work = self._work
+            drafts = self._policy.trim(seen.requests, seen.drafts, size, work.prefill_tokens, work.prefill_rows)
+            seen.drafts = drafts
+            columns.verify(drafts)
+            peek.draft_tokens = int(drafts.sum())
+            peek.draft_rounds = int(np.count_nonzero(drafts))
 
     def _known(self, request: int) -> int:
         return self._prompt[request] + self._emitted.get(request, 0) if self._emitted else self._prompt[request]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 
@@ -82,6 +83,8 @@ class PlainReplica:
         if not plan:
             return None
         self._began_s = now_s
+        if self.policy.trims:
+            self._trim(plan)
         work = self.work
         work.decode_requests = work.draft_tokens = work.draft_requests = work.kv_tokens = work.windowed_kv_tokens = 0
         work.prefill_tokens = work.prefill_rows = work.prefill_kv_tokens = 0
@@ -110,6 +113,22 @@ class PlainReplica:
         self._next_k = self.policy.next_k(len(plan.scheduled), work.kv_tokens, work.decode_requests)
         work.next_num_spec_tokens = self._next_k
         return self.cost.step_s(work)
+
+    def _trim(self, plan: StepPlan) -> None:
+        """Verify fewer of the drafts scheduled, as the policy says; blocks for all of them stay taken."""
+        decoding = [n for n, item in enumerate(plan.scheduled) if item.request.is_decoding]
+        others = [item for item in plan.scheduled if not item.request.is_decoding]
+        drafts = np.array([plan.scheduled[n].num_draft_tokens for n in decoding], dtype=np.int64)
+        if not drafts.any():
+            return
+        requests = np.array([plan.scheduled[n].request.request_id for n in decoding], dtype=np.int64)
+        prefill_tokens = sum(item.num_tokens for item in others)
+        prefill_rows = sum(item.finishes_prompt for item in others)
+        kept = self.policy.trim(requests, drafts, len(plan.scheduled), prefill_tokens, prefill_rows)
+        for n, count in zip(decoding, kept.tolist(), strict=True):
+            item = plan.scheduled[n]
+            tokens = item.num_tokens - item.num_draft_tokens + count
+            plan.scheduled[n] = replace(item, num_tokens=tokens, num_draft_tokens=count)
 
     def end_step(self, now_s: float) -> list[int]:
         measured = self.recorder.measures(now_s)

@@ -12,6 +12,7 @@ import numpy as np
 import simpy
 
 from specsim.config import PolicySpec, ReplicaLimits, RouterName
+from specsim.engine.curves import StartUpCurves
 from specsim.engine.fast_replica import FastReplica
 from specsim.engine.observe import Observer, observed
 from specsim.engine.plain_replica import PlainReplica
@@ -75,7 +76,8 @@ def simulate(
         drafts = None if acceptance is None else acceptance.expected_drafts(num_spec_tokens)
         return cost.decode_step_s(batch, context_tokens, num_spec_tokens, machinery=True, drafts_per_request=drafts)
 
-    view = EngineView(None if acceptance is None else acceptance.expected_length, step_s)
+    expected_length = None if acceptance is None else acceptance.expected_length
+    view = EngineView(expected_length, step_s, StartUpCurves(cost, limits))
     make = PlainReplica if plain else FastReplica
     machinery = policy.kind != "off"
     env = simpy.Environment()

@@ -11,11 +11,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 
-__all__ = ["EngineView", "Observed", "Policy", "StepSeconds", "Watches"]
+__all__ = ["Curves", "EngineView", "Observed", "Policy", "StepSeconds", "Watches"]
 
 StepSeconds = Callable[[int, float, int], float]
 """(requests, context tokens of each, num_spec_tokens) -> seconds of one decode step."""
@@ -28,6 +28,33 @@ def _no_rounds() -> np.ndarray:
     return np.zeros(0, dtype=np.int64)
 
 
+class Curves(Protocol):
+    """What an engine measures of its own passes when it starts."""
+
+    @property
+    def captured_tokens(self) -> Sequence[int]:
+        """Token counts with a captured graph, rising; a step pads to the next. Empty: nothing is padded."""
+        ...
+
+    @property
+    def max_requests(self) -> int:
+        """Most requests in a step."""
+        ...
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens in a step."""
+        ...
+
+    def draft_s(self, requests: int, num_spec_tokens: int, context_tokens: int) -> float:
+        """Seconds of the drafter's passes for one round of so many requests."""
+        ...
+
+    def verify_s(self, tokens: int, num_spec_tokens: int, context_tokens: int) -> float:
+        """Seconds of a target pass over so many tokens, 1 + `num_spec_tokens` of each request; host time left out."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class EngineView:
     """What an engine knows before its first request: costs that it has profiled, acceptance that it was told."""
@@ -36,6 +63,8 @@ class EngineView:
     """num_spec_tokens -> expected tokens a round, bonus included; None: nothing is known."""
     step_s: StepSeconds | None = None
     """Decode steps with the machinery loaded; None: not profiled."""
+    curves: Curves | None = None
+    """What drafting and verifying cost apart; None: not profiled."""
 
 
 @dataclass(slots=True)
@@ -94,12 +123,15 @@ class Policy(ABC):
         """Learn from the step that was just carried out; who watches nothing is not asked."""
         raise NotImplementedError(f"{type(self).__name__} watches {self.watches} but has no observe")
 
-    def trim(self, requests: np.ndarray, drafts: np.ndarray, prefill_tokens: int, prefill_rows: int) -> np.ndarray:
-        """Drafts to verify in this step, of those that are scheduled.
+    def trim(
+        self, requests: np.ndarray, drafts: np.ndarray, batch: int, prefill_tokens: int, prefill_rows: int
+    ) -> np.ndarray:
+        """Drafts to verify in this step, of those that are scheduled; not asked where there are none.
 
         Args:
             requests: int64 [decoding requests], in order of admission.
             drafts: int64, drafts scheduled for each; not to be changed.
+            batch: requests scheduled in this step, prefills included.
             prefill_tokens: prompt tokens in the same step.
             prefill_rows: prompts that end with it and so emit a token.
 

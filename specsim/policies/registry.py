@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from specsim.errors import ScenarioError, nearest
-from specsim.policies import context, ema, gate, goodput, off, off_above, schedule, static, trt_gate
+from specsim.policies import budget, context, ema, gate, goodput, off, off_above, schedule, static, trt_gate
 from specsim.policies.base import EngineView, Policy
 from specsim.policies.kind import PolicyKind
 from specsim.policies.spec import PolicySpec
@@ -28,6 +28,7 @@ KINDS: Mapping[str, PolicyKind] = MappingProxyType(
             off_above.KIND,
             context.KIND,
             goodput.KIND,
+            budget.KIND,
             ema.KIND,
             gate.KIND,
             trt_gate.KIND,

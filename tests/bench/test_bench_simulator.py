@@ -53,6 +53,7 @@ CASES = {
     "schedule, batch near 40": (PolicySpec("schedule", 3, table=((1, 30, 3), (31, 60, 2), (61, 1024, 0))), 2.5),
     "adaptive, batch near 40": (PolicySpec("goodput", 5), 2.5),
     "by context, batch near 40": (parse_policy("context:0/1-30=3,31-1024=2;1500/1-40=2,41-1024=1"), 2.5),
+    "verification budget, batch near 40": (parse_policy("budget:5"), 2.5),
     "moving average, batch near 40": (parse_policy("ema:5"), 2.5),
     "gate, batch near 40": (parse_policy("gate:3:0.38"), 2.5),
     "TensorRT-LLM's gate, batch near 40": (parse_policy("trt_gate:3:1.2:100:over=requests"), 2.5),

@@ -222,6 +222,8 @@ POLICY_LIST = (
     PolicySpec("off_above", 3, batch_limit=2),
     PolicySpec("goodput", 4),
     parse_policy("context:0/1-2=4,3-9=1;24/1-3=0,4-9=3;50/1-9=2"),
+    parse_policy("budget:5"),
+    parse_policy("budget:4:budget_tokens=5:memory_steps=3:request_memory_rounds=2:request_prior_tokens=0.5"),
     parse_policy("ema:5:candidates=1=0/1/3/5,3=0/2,6=0:update_interval=1:warmup_batches=0:ema_alpha=0.5"),
     parse_policy("ema:4:candidates=1=1/2/4:update_interval=2:warmup_batches=1:ceiling_coeff=1.5"),
     parse_policy("gate:3:0.5:window=2:reprobe_steps=3"),

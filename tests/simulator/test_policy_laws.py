@@ -19,7 +19,7 @@ from strategies import CROWDED, KINDS, POLICY_LIST, Watch, World, run, worlds
 from specsim.config import PolicySpec
 from specsim.engine import simulator
 from specsim.policies import KINDS as POLICY_KINDS
-from specsim.policies import Observed, Policy, make_policy, parse_policy
+from specsim.policies import EngineView, Observed, Policy, make_policy, parse_policy
 from specsim.records import RunResult
 from specsim.workload import Workload
 
@@ -58,6 +58,7 @@ SAME_AS_STATIC = [
     "off_above:3:2147483647",
     "context:0/1-9=3;30/1-4=3,5-9=3",
     "ema:3:candidates=1=3:update_interval=1:warmup_batches=0",
+    "budget:3:budget_tokens=100000",
     "gate:3:0:window=1",
     "trt_gate:3:0:1",
     "trt_gate:3:0:1:over=requests",
@@ -146,7 +147,7 @@ def test_no_policy_reads_output_lengths_or_luck(plain: bool, policy: PolicySpec)
         mock.patch.object(simulator, "make_policy", lambda spec, view: _blind(make_policy(spec, view), calls)),
     ):
         assert_same(run(world, plain=plain), expected)
-    rule = POLICY_KINDS[policy.kind].make(policy, mock.MagicMock(expected_length=lambda k: 1.0, step_s=lambda *a: 1.0))
+    rule = POLICY_KINDS[policy.kind].make(policy, EngineView(lambda k: 1.0, lambda *step: 1.0))
     if plain or not rule.constant:
         assert "next_k" in calls
     assert ("observe" in calls) == (rule.watches != "nothing")
