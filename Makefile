@@ -8,7 +8,7 @@ PYTEST ?=
 # setuptools warns that folders here come before installed packages of the same name, which is what editable means
 EDITABLE = PYTHONWARNINGS='ignore:Editable installation' $(BIN)/pip install -q -e
 
-.PHONY: help demo test bench lint docs clean
+.PHONY: help demo test bench lint docs validation clean
 
 help:  ## what each target does, and the variables
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -35,6 +35,9 @@ lint: $(VENV)/.tested  ## style and types
 
 docs: $(VENV)/.tested  ## regenerate what the docs take from the code
 	$(BIN)/cog -r README.md $$(grep -rl '\[\[\[cog' docs)
+
+validation: $(VENV)/.installed  ## write docs/validation.md again: theory and published rows, a few minutes
+	$(BIN)/specsim validate published -o docs/validation.md
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) build *.egg-info .pytest_cache .hypothesis

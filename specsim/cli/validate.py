@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 __all__ = ["validate"]
 
 _SEEDS = 3
+_LAW = re.compile(r"^\| \d+ \| (?P<law>.+?) \| (?P<test>.+?) \|$", re.MULTILINE)
 
 
 @click.group()
@@ -20,10 +24,11 @@ def validate() -> None:
 
 @validate.command(short_help="Predict published speed-ups beside a null model.")
 @click.option("--rows", metavar="FILE.csv", help="Measured points; default: those that come with specsim.")
+@click.option("-o", "--output", metavar="FILE.md", help="Write a page with theory, laws and rows instead of printing.")
 @click.option("--seed", type=int, default=0, show_default=True, help="First of three paired seeds.")
 @click.option("--jobs", type=int, default=0, metavar="N", help="Processes; default: one per core.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-def published(rows: str | None, seed: int, jobs: int, as_json: bool) -> None:
+def published(rows: str | None, output: str | None, seed: int, jobs: int, as_json: bool) -> None:
     """Predict every published point that states enough, and print it beside the measurement and a null model.
 
     Nothing is fitted to single rows. Where a row states its acceptance it is taken; where rows differ in load alone,
@@ -32,18 +37,35 @@ def published(rows: str | None, seed: int, jobs: int, as_json: bool) -> None:
     \b
         specsim validate published
         specsim validate published --rows my_measurements.csv --json
+        specsim validate published -o docs/validation.md
     """
-    from scenarios.published.conditions import cases_of
-    from scenarios.published.rows import read_rows, shipped_rows
     from specsim.errors import ScenarioError
-    from specsim.planner.published import predict
-    from specsim.planner.published_result import published_result
     from specsim.report.published import published_text
 
     if not 0 <= seed < 2**62:
         raise ScenarioError(f"--seed must be >= 0, got {seed}")
     if not 0 <= jobs <= 1024:
         raise ScenarioError(f"--jobs must lie in 0..1024, got {jobs}")
+    if output is not None and as_json:
+        raise ScenarioError("-o writes a page and --json prints JSON; give one of them")
+    if output is not None and not os.path.isdir(os.path.dirname(output) or "."):
+        raise ScenarioError(f"-o {output}: there is no folder {os.path.dirname(output)}; make it first")
+    result = _predicted(rows, seed, jobs)
+    if as_json:
+        click.echo(json.dumps(result, allow_nan=False))
+    elif output is None:
+        click.echo(published_text(result, color=sys.stdout.isatty()), nl=False)
+    else:
+        _write(Path(output), _page(result, Path(output)))
+        click.echo(f"{output} is written", err=True)
+
+
+def _predicted(rows: str | None, seed: int, jobs: int) -> dict[str, Any]:
+    from scenarios.published.conditions import cases_of
+    from scenarios.published.rows import read_rows, shipped_rows
+    from specsim.planner.published import predict
+    from specsim.planner.published_result import published_result
+
     found = shipped_rows() if rows is None else read_rows(Path(rows))
     cases, rest = cases_of(found, seeds=_SEEDS, seed=seed)
     if sys.stderr.isatty():
@@ -51,14 +73,42 @@ def published(rows: str | None, seed: int, jobs: int, as_json: bool) -> None:
             predictions = predict(cases, processes=jobs, progress=bar.update)
     else:
         predictions = predict(cases, processes=jobs)
-    result = published_result(
+    return published_result(
         cases,
         predictions,
         [(item.row.id, item.row.source, item.reason) for item in rest],
-        rows_from="measured.csv of specsim" if rows is None else rows,
+        rows_from="those that come with specsim (`scenarios/published/measured.csv`)" if rows is None else f"`{rows}`",
         settings={"seeds": _SEEDS, "seed": seed},
     )
-    if as_json:
-        click.echo(json.dumps(result, allow_nan=False))
-    else:
-        click.echo(published_text(result, color=sys.stdout.isatty()), nl=False)
+
+
+def _page(result: dict[str, Any], path: Path) -> str:
+    from scenarios.published.misses import known_misses
+    from scenarios.resolve import STAND_IN, resolve
+    from specsim.config import Slo
+    from specsim.planner.theory import closed_forms, little, queues
+    from specsim.report.validation_page import validation_page
+
+    side = resolve(*STAND_IN, Slo()).on
+    theory = [
+        ("Closed forms", closed_forms()),
+        ("Queues", [*queues(), *little(side.profile, side.limits)]),
+    ]
+    return validation_page(result, theory, _laws(path.parent / "laws.md"), known_misses())
+
+
+def _laws(path: Path) -> list[tuple[str, str]]:
+    """(law, test) of the tables in the page of laws beside the output, if there is one."""
+    if not path.is_file():
+        return []
+    text = path.read_text(encoding="utf-8")
+    return [(found["law"], found["test"]) for found in _LAW.finditer(text)]
+
+
+def _write(path: Path, text: str) -> None:
+    from specsim.errors import ScenarioError
+
+    try:
+        path.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise ScenarioError(f"-o {path}: cannot be written ({error.strerror or error}); give another file") from error

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specsim.report.text import Page
 
-__all__ = ["null_sentences", "published_text", "signed"]
+__all__ = ["assumptions", "by_reason", "named_ids", "null_sentences", "published_text", "signed"]
 
 _SHORT = {"given": "given", "catalogue": "catal.", "anchor": "anchor", "anchored": "sweep", "loaded": "k=0"}
 
@@ -23,16 +23,16 @@ def published_text(result: Mapping[str, Any], *, color: bool = False) -> str:
             [cells for row in rows for cells in _cells(row)],
             left=2,
         )
-        for text, ids in _assumed(rows).items():
-            page.line(f"{text}: {_ids(ids)}")
+        for text, ids in assumptions(rows).items():
+            page.line(f"{text}: {named_ids(ids)}")
         for row in rows:
             for prediction in row["predictions"]:
                 if prediction["warning"] and prediction["protocol"] == "anchor":
                     page.line(f"{row['id']}: {prediction['warning']}")
     if result["unpredictable"]:
         page.heading("Not predicted")
-        for item in result["unpredictable"]:
-            page.line(f"{item['id']}: {item['reason']}")
+        for reason, ids in by_reason(result["unpredictable"]).items():
+            page.line(f"{named_ids(ids)}: {reason}")
     page.heading("Summary")
     page.table(
         ["from", "rows", "n", "sign", "median", "p90", "mean", "null", "median", "p90"],
@@ -85,7 +85,7 @@ def _cells(row: Mapping[str, Any]) -> list[list[str]]:
     return found
 
 
-def _assumed(rows: list[Mapping[str, Any]]) -> dict[str, list[str]]:
+def assumptions(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Assumption -> ids of the rows that it fills."""
     found: dict[str, list[str]] = {}
     for row in rows:
@@ -94,7 +94,16 @@ def _assumed(rows: list[Mapping[str, Any]]) -> dict[str, list[str]]:
     return found
 
 
-def _ids(ids: list[str]) -> str:
+def by_reason(items: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Reason -> ids of the rows that are not predicted for it."""
+    found: dict[str, list[str]] = {}
+    for item in items:
+        found.setdefault(item["reason"], []).append(item["id"])
+    return found
+
+
+def named_ids(ids: Sequence[str]) -> str:
+    """One id, or the first, the last and how many."""
     return ids[0] if len(ids) == 1 else f"{ids[0]} to {ids[-1]} ({len(ids)} rows)"
 
 

@@ -1,0 +1,158 @@
+"""Acceptance from a measured speed-up, and sweeps over load: held to sweeps that the simulator made itself.
+
+The simulator knows the truth of its own sweeps, so that a protocol that adds errors of its own is found out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scenarios.published.conditions import cases_of
+from scenarios.published.rows import PublishedRow, rows_of
+from scenarios.resolve import resolve
+from specsim.acceptance import PerPosition
+from specsim.config import Deployment, Slo, Speculation
+from specsim.errors import ScenarioError
+from specsim.planner.concurrency import CrossoverSettings, PairedLoop
+from specsim.planner.implied import gain, implied_acceptance
+from specsim.planner.published import Case, Prediction, predict
+from specsim.planner.published_result import published_result
+from specsim.report.published import published_text
+from specsim.traces.recipe import LengthSpec
+
+HEADER = "id,source,target,draft,method,k,tree,hardware,n_gpus,dtype,engine,isl,osl,load_kind,load,unit,speedup"
+
+
+def table(*lines: str, header: str = HEADER) -> tuple[PublishedRow, ...]:
+    return rows_of("\n".join((header, *lines)), "t.csv")
+
+
+def cases(*lines: str) -> list[Case]:
+    found, rest = cases_of(table(*lines), seeds=3, seed=0)
+    assert not rest, rest
+    return found
+
+
+def loop(concurrency: int = 4, *, k: int = 3, method: str = "eagle") -> PairedLoop:
+    speculation = Speculation(method=method, num_spec_tokens=(k,))  # type: ignore[arg-type]
+    asked = CrossoverSettings((concurrency,), LengthSpec(60), LengthSpec(80), k, seeds=3)
+    return PairedLoop(resolve(Deployment(), speculation, Slo()), asked, concurrency)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.floats(1.05, 3.8), st.sampled_from([(0.7,), (0.8, 0.6, 0.4)]), st.sampled_from(["throughput", "tpot"]))
+def test_the_acceptance_of_a_simulated_point_is_found_again(
+    length: float, vector: tuple[float, ...], metric: str
+) -> None:
+    from specsim.acceptance.scaled import scaled_to_length
+
+    place, base = loop(), PerPosition(vector)
+    truth = gain(place.point(scaled_to_length(base, length, 3)), metric).mean  # type: ignore[arg-type]
+    solved = implied_acceptance(place, base, 3, truth, metric)  # type: ignore[arg-type]
+    assert solved.reached
+    assert gain(solved.point, metric).mean == pytest.approx(truth, rel=2e-3)  # type: ignore[arg-type]
+    assert solved.length == pytest.approx(length, rel=0.02)
+    assert solved.low <= solved.length <= solved.high
+
+
+def test_more_than_all_accepted_and_less_than_none_end_at_the_ends() -> None:
+    place, base = loop(), PerPosition((0.7,))
+    most = implied_acceptance(place, base, 3, 9.0)
+    assert (most.reached, most.length) == (False, 4.0)
+    least = implied_acceptance(place, base, 3, 0.2)
+    assert (least.reached, least.length) == (False, 1.0)
+
+
+@pytest.mark.parametrize(("k", "speedup", "said"), [(0, 1.2, "nothing is drafted"), (3, 0.0, "> 0"), (3, -1.0, "> 0")])
+def test_questions_without_an_answer_are_refused(k: int, speedup: float, said: str) -> None:
+    with pytest.raises(ScenarioError, match=said):
+        implied_acceptance(loop(), PerPosition((0.7,)), k, speedup)
+
+
+SWEEP = [
+    f"s{n},made,Llama-3.1-8B,EAGLE,EAGLE,3,chain,H100,1,bf16,vLLM,60,80,concurrency,{n},tok/s,{{}}" for n in (1, 8, 32)
+]
+
+
+def made(rows: list[str], length: float) -> list[Prediction]:
+    """The rows with the speed-ups that the simulator itself gives at an acceptance length, predicted again."""
+    first = cases(*(row.format(1.5) for row in rows))
+    speedups = []
+    for case in first:
+        from specsim.acceptance.scaled import scaled_to_length
+
+        truth = scaled_to_length(case.base, length, case.settings.num_spec_tokens)
+        speedups.append(gain(PairedLoop(case.question, case.settings, case.concurrency).point(truth), case.metric).mean)
+    again = cases(*(row.format(f"{speedup:.6f}") for row, speedup in zip(rows, speedups, strict=True)))
+    return predict(again, processes=1)
+
+
+def test_a_sweep_made_by_the_simulator_comes_out_without_error() -> None:
+    swept = [p for p in made(SWEEP, 2.4) if p.protocol in ("anchor", "anchored")]
+    assert [p.protocol for p in swept] == ["anchor", "anchored", "anchored"]
+    assert all(abs(p.error) < 0.01 for p in swept), [p.error for p in swept]
+    assert all(p.length == pytest.approx(2.4, rel=0.01) for p in swept)
+    assert max(abs(p.null_error) for p in swept if p.protocol == "anchored") > 0.01, "the guard: another model errs"
+
+
+def test_only_rows_that_differ_in_load_alone_form_a_sweep() -> None:
+    rows = [row.format(1.4) for row in SWEEP]
+    other = rows[1].replace("s8,", "t8,").replace(",3,chain", ",4,chain")
+    found = {case.id: case.sweep for case in cases(*rows, other)}
+    assert found == {"s1": "s1", "s8": "s1", "s32": "s1", "t8": None}
+    same_load = rows[0].replace("s1,", "u1,")
+    assert [case.sweep for case in cases(rows[0], same_load)] == [None, None]
+
+
+def test_a_sweep_that_no_acceptance_explains_says_so_and_is_still_predicted() -> None:
+    rows = [row.format(9.0 if n == 0 else 1.4) for n, row in enumerate(SWEEP)]
+    swept = [p for p in predict(cases(*rows), processes=1) if p.protocol in ("anchor", "anchored")]
+    assert all(p.length == pytest.approx(4.0) for p in swept)
+    assert all("no acceptance gives 9.000 at load 1" in p.warning for p in swept)
+
+
+def test_predictions_do_not_depend_on_processes_or_on_the_order_of_rows() -> None:
+    rows = [row.format(1.4) for row in SWEEP[:2]]
+    other = rows[0].replace("s1,", "x1,").replace("EAGLE,EAGLE", ",n-gram")
+    alone = {(p.case.id, p.protocol): p.speedup for p in predict(cases(*rows, other), processes=1)}
+    pooled = {(p.case.id, p.protocol): p.speedup for p in predict(cases(other, *reversed(rows)), processes=2)}
+    assert alone == pooled
+    assert set(alone) == {("s1", "catalogue"), ("s1", "anchor"), ("s8", "catalogue"), ("s8", "anchored"),
+                          ("x1", "catalogue")}  # fmt: skip
+
+
+def test_the_answer_counts_what_it_says() -> None:
+    """Errors, shares and groups of a made-up set of predictions, by hand."""
+    (one,) = cases(SWEEP[0].format(1.5))
+
+    def prediction(measured: float, speedup: float, **changes: object) -> Prediction:
+        case = dataclasses.replace(one, measured=measured, **changes)  # type: ignore[arg-type]
+        return Prediction(case, "given", speedup, speedup, speedup, 2.0, 100.0, 150.0, 2.0, 2.0)
+
+    found = [prediction(1.0, 1.1), prediction(1.2, 0.9), prediction(0.8, 0.84), prediction(2.0, 1.5, method="ngram")]
+    left_open = prediction(1.5, 3.0, incomplete=("k",))
+    result = published_result([], [*found, left_open], [("z", "made", "why")], rows_from="x", settings={})
+    entries = {(entry["group"], entry["name"]): entry for entry in result["summary"]}
+    whole = entries["all", "complete"]
+    assert (whole["points"], whole["sign_points"]) == (4, 3)
+    assert whole["sign_right_share"] == pytest.approx(2 / 3)
+    assert whole["median_error"] == pytest.approx((0.1 + 0.25) / 2)
+    assert whole["null_sign_right_share"] == pytest.approx(2 / 3)
+    assert entries["incomplete", "incomplete"]["median_error"] == pytest.approx(1.0)
+    assert entries["method", "ngram"]["mean_signed_error"] == pytest.approx(-0.25)
+    assert entries["load", "1"]["points"] == 4
+    json.dumps(result, allow_nan=False)
+
+
+def test_the_text_fits_100_columns() -> None:
+    rows = cases(*(row.format(1.4) for row in SWEEP[:2]))
+    result = published_result(rows, predict(rows, processes=1), [("z", "made", "a reason")], rows_from="x", settings={})
+    text = published_text(result)
+    assert max(map(len, text.splitlines())) <= 100
+    assert "…" not in text
+    assert "z: a reason" in text
