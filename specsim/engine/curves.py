@@ -48,11 +48,12 @@ class StartUpCurves:
 
     def _parts(self, requests: int, drafts: int, num_spec_tokens: int, context_tokens: int) -> dict[str, float]:
         context = min(context_tokens, self._limits.max_model_len - 1 - num_spec_tokens)
-        window = self._cost.profile.target.window_tokens
+        window = self._cost.window_tokens
         return self._cost.parts(
             StepWork(
                 decode_requests=requests,
                 draft_tokens=drafts,
+                draft_requests=min(drafts, requests),
                 kv_tokens=requests * context,
                 windowed_kv_tokens=requests * min(context, window),
                 next_num_spec_tokens=num_spec_tokens,

@@ -115,6 +115,11 @@ class Question:
                 f"'{self.acceptance.name}' knows ({known}); lower it"
             )
         trees = self.side(policy).trees
+        if trees and kind_of(policy.kind).chains_only:
+            raise ScenarioError(
+                f"policy {policy.label} trims chains of drafts, and drafts form a tree here; choose another policy "
+                f"or a drafter without a tree"
+            )
         if trees and policy.num_spec_tokens > len(trees):
             raise ScenarioError(
                 f"policy {policy.label}: k {policy.num_spec_tokens} is deeper than the {len(trees)} levels that "

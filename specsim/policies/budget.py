@@ -205,6 +205,7 @@ KIND = PolicyKind(
     spelling="budget:K",
     example="budget:5",
     settings=BudgetSettings,
+    chains_only=True,
     engines=("vllm",),
     rank=4,
 )

@@ -50,6 +50,8 @@ class PolicyKind:
     """Settings whose text is no single number or word -> how it is read; ValueError: malformed."""
     to_text: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
     """The same settings -> how a label shows them, where that is not a list of numbers."""
+    chains_only: bool = False
+    """Whether it makes no sense where drafts form a tree."""
     engines: tuple[str, ...] = ()
     """Engines that can be told to follow it; a plan recommends no other."""
     rank: int = 9

@@ -154,6 +154,10 @@ def test_requests_are_written_one_a_row(case: Path, tmp_path: Path, suffix: str)
     [
         (("--policy", "statik:3"), "policy 'statik:3': unknown kind (did you mean 'static'?)"),
         (("--policy", "static"), "policy 'static' must be static:K, e.g. static:3"),
+        (
+            ("--method", "eagle2", "--policy", "budget:3"),
+            "policy budget<=3 trims chains of drafts, and drafts form a tree",
+        ),
         (("--policy", "static:-1"), "policy.num_spec_tokens must be a whole number >= 0, got -1"),
         (("--policy", "static:40"), "policy k=40: k 40 is more than the acceptance model"),
         (("--policy", "schedule:5-9=2"), "first range starts at 1"),
