@@ -112,8 +112,11 @@ class StepCost:
         host       scheduling and sampling
         speculation  host and rejection sampling because of speculation
         """
-        path = work.draft_tokens
-        return self._parts(work, path, verified_tokens(self._nodes, path, work.draft_requests))
+        return self._parts(work, work.draft_tokens, self.drafts_verified(work))
+
+    def drafts_verified(self, work: StepWork) -> int:
+        """Drafts that the target computes in the step: of trees, all of their nodes."""
+        return verified_tokens(self._nodes, work.draft_tokens, work.draft_requests)
 
     def _parts(self, work: StepWork, path: int, drafts: int) -> dict[str, float]:
         """`parts` of a step that verifies `drafts` drafts, `path` of them on the paths of their trees."""
@@ -159,7 +162,7 @@ class StepCost:
     def _mixed_s(self, work: StepWork) -> float:
         """A step with prefill chunks: what depends on the decoding requests alone is remembered."""
         decode, path, k = work.decode_requests, work.draft_tokens, work.next_num_spec_tokens
-        drafts = verified_tokens(self._nodes, path, work.draft_requests)
+        drafts = self.drafts_verified(work)
         key = (decode, path, drafts, k, work.machinery)
         terms = self._mixed.get(key)
         if terms is None:

@@ -85,7 +85,7 @@ class BreakdownObserver(Observer):
         sums.steps += 1
         sums.busy_s += seconds
         sums.rounds += count
-        sums.verified_tokens += count + work.draft_tokens
+        sums.verified_tokens += count + self._cost.drafts_verified(work)
         sums.request_stalled_s += (past_prompt - count) * seconds
         parts = self._cost.parts(work)
         if work.prefill_tokens or work.prefill_rows:

@@ -259,7 +259,7 @@ class Timeline(Observer):
         k = work.next_num_spec_tokens
         args = {
             "decode_requests": work.decode_requests,
-            "draft_tokens": work.draft_tokens,
+            "drafts_verified": self._cost.drafts_verified(work),
             "kv_tokens": work.kv_tokens,
             "prefill_tokens": work.prefill_tokens,
             "next_k": k,

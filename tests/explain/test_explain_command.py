@@ -146,7 +146,7 @@ def test_a_timeline_is_written_whole(case: Path, tmp_path: Path) -> None:
     names = {step["name"] for steps in drawing.steps.values() for step in steps}
     assert names <= {"decode k=3", "mixed k=3", "prefill k=3"} and len(names) >= 2
     step = next(step for step in drawing.steps[1] if step["name"] == "mixed k=3")["args"]
-    assert set(step) == {"decode_requests", "draft_tokens", "kv_tokens", "prefill_tokens", "next_k", "us"}
+    assert set(step) == {"decode_requests", "drafts_verified", "kv_tokens", "prefill_tokens", "next_k", "us"}
     assert step["us"]["draft"] > 0
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []
     text = run(case, "--no-store", "--timeline", str(target), "--force").stdout

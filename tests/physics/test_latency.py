@@ -75,6 +75,20 @@ def test_parts_add_up_to_the_step(name: str, work: StepWork) -> None:
     assert all(seconds >= -1e-15 for seconds in parts.values()), parts
 
 
+@pytest.mark.parametrize("name", ["serial", "parallel", "windowed", "moe, no sharing, unsplit"])
+@settings(max_examples=40, deadline=None)
+@given(work=works(), nodes=st.integers(4, 30), drafting=st.integers(0, 300), levels=st.integers(0, 4))
+def test_parts_of_a_step_with_trees_add_up(name: str, work: StepWork, nodes: int, drafting: int, levels: int) -> None:
+    cost = StepCost(PROFILES[name], cut(grown_tree((0.7,), nodes=nodes, topk=4, depth=4)[0]))
+    work.draft_requests = min(drafting, work.decode_requests)
+    work.draft_tokens = work.draft_requests * levels
+    work.next_num_spec_tokens = min(work.next_num_spec_tokens, 4)
+    parts = cost.parts(work)
+    assert math.fsum(parts.values()) == pytest.approx(cost.step_s(work), rel=1e-9)
+    assert all(seconds >= -1e-15 for seconds in parts.values()), parts
+    assert cost.drafts_verified(work) >= work.draft_tokens
+
+
 @settings(max_examples=60, deadline=None)
 @given(work=works(), field=st.sampled_from(["kv_tokens", "prefill_tokens", "prefill_pairs", "next_num_spec_tokens"]))
 def test_more_work_never_costs_less(work: StepWork, field: str) -> None:

@@ -7,15 +7,21 @@ import math
 
 import numpy as np
 import pytest
+from builders import FixedLuck, make_limits, make_profile, make_trace
 from hypothesis import example, given, settings
 from strategies import CROWDED, KINDS, World, run, worlds
 from test_observers import assert_same
 from trace_events import Drawing, read_timeline
 
+from specsim.config import PolicySpec
+from specsim.engine.simulator import simulate
 from specsim.explain.breakdown import BreakdownObserver
 from specsim.explain.timeline import Timeline
 from specsim.latency import StepCost
+from specsim.memory import tree_limits
 from specsim.records import RunResult
+from specsim.trees import cut, grown_tree
+from specsim.workload import Workload
 
 
 def drawn(world: World, plain: bool, **changes: float) -> tuple[RunResult, Drawing, Timeline]:
@@ -67,6 +73,28 @@ def test_seconds_by_cause_are_those_of_the_steps_and_of_the_requests(plain: bool
 
 
 @KINDS
+def test_steps_with_trees_add_up_and_count_their_nodes(plain: bool) -> None:
+    trees = cut(grown_tree((0.7,), nodes=12, topk=3, depth=3)[0])
+    cost = StepCost(make_profile(speculation_host_s=2e-4, mixed_s=1e-4), trees)
+    workload = Workload(make_trace(arrival_s=[0.01 * i for i in range(30)], prompt_tokens=200, output_tokens=40),
+                        FixedLuck(), seed=0)  # fmt: skip
+    observer = BreakdownObserver(cost)
+    result = simulate(
+        workload,
+        cost,
+        limits=tree_limits(make_limits(), trees),
+        policy=PolicySpec("static", 3),
+        plain=plain,
+        observers=[observer],
+    )
+    sums = observer.breakdown
+    assert math.fsum((*sums.decode_s.values(), *sums.prefill_s.values())) == pytest.approx(sums.busy_s, rel=1e-9)
+    assert sums.busy_s == pytest.approx(result.totals.busy_s, rel=1e-9)
+    assert result.totals.drafted_tokens == 3 * result.totals.rounds
+    assert sums.verified_tokens == (1 + 12) * result.totals.rounds
+
+
+@KINDS
 @settings(max_examples=30, deadline=None)
 @given(world=worlds())
 @example(world=CROWDED)
@@ -93,7 +121,7 @@ def test_a_timeline_is_the_record(plain: bool, world: World) -> None:
     if world.concurrency is None:  # in closed loop the last steps may not be measured
         assert sum(step["dur"] for step in everything) == pytest.approx(result.totals.busy_s * 1e6, abs=1e-2)
         assert sum(step["args"]["prefill_tokens"] for step in everything) == result.totals.prefill_tokens
-        assert sum(step["args"]["draft_tokens"] for step in everything) == result.totals.drafted_tokens
+        assert sum(step["args"]["drafts_verified"] for step in everything) == result.totals.drafted_tokens
     for step in everything:
         assert sum(step["args"]["us"].values()) == pytest.approx(step["dur"], abs=1.0)
     for (pid, name), values in drawing.counters.items():
