@@ -31,6 +31,7 @@ _FILES = (
     "dspark",
     "layer_skip",
     "lookahead",
+    "magicdec",
 )
 """One line a drafter: the file that defines it as `DRAFTER`."""
 
