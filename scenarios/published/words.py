@@ -222,20 +222,27 @@ def target_dtype(text: str) -> str | None:
 def method_words(text: str, draft: str = "") -> str:
     """Canonical method of `EAGLE-3`, `n-gram (prompt lookup)`, `MTP`, `draft model`, ...; the draft cell helps.
 
+    SGLang runs MTP layers under its EAGLE worker, so that a row that names both is MTP.
+
     Raises:
         ScenarioError: not understood.
     """
     for cell in (text, draft):
-        key = f" {_plain(cell)} "
-        hits = []
-        for word, name in _method_index():
-            special = name != "draft_model"  # whose words are those of speculation in general
-            hits += [(special, len(word), name)] if f" {word} " in key else []
+        hits = _methods_in(cell)
         if hits:
-            return max(hits)[2]
+            name = max(hits)[2]
+            also = {hit[2] for hit in (*hits, *_methods_in(draft))}
+            return "mtp" if name.startswith("eagle") and "mtp" in also else name
     raise ScenarioError(f"method '{one_line(text)}' is not understood; known are {', '.join(method_names())}")
 
 
+def _methods_in(cell: str) -> list[tuple[bool, int, str]]:
+    """(not a word for speculation in general, length of the word, drafter) of every word in a cell."""
+    key = f" {_plain(cell)} "
+    return [(name != "draft_model", len(word), name) for word, name in _method_index() if f" {word} " in key]
+
+
+@cache
 def _method_index() -> list[tuple[str, str]]:
     """(word, drafter) of every spelling that is known."""
     known = [(word, name) for name, drafter in all_drafters().items() for word in (name, *drafter.aliases)]
