@@ -52,19 +52,18 @@ def verified(speculation: Speculation, target: ModelShape, acceptance: PerPositi
     if not speculation.has_tree:
         return Verified((), acceptance, "")
     given = speculation.acceptance is not None or speculation.acceptance_length is not None
-    chain = acceptance.conditional
-    if given:
-        chain = default_acceptance(method.name, target.name, None)[0].conditional
-    if speculation.tree_levels:
-        tree, by_level = level_tree(chain, speculation.tree_levels[:depth])
-        what = f"a static tree of {tree.nodes} drafts"
-    else:
+    if not speculation.tree_levels:
         nodes, topk = _size(speculation, depth)
         if speculation.acceptance_length is not None and not method.varies and _measured_here(speculation):
             alpha = chain_from_tree_length(speculation.acceptance_length, nodes=nodes, topk=topk, depth=depth)
             tree, by_level = grown_tree((alpha,), nodes=nodes, topk=topk, depth=depth)
             said = f"of a tree of {tree.nodes} drafts, which a chain acceptance of {alpha:.3f} explains"
             return Verified(cut(tree), _by_level(acceptance, by_level), said)
+    chain = _chain(method.name, target, acceptance) if given else acceptance.conditional
+    if speculation.tree_levels:
+        tree, by_level = level_tree(chain, speculation.tree_levels[:depth])
+        what = f"a static tree of {tree.nodes} drafts"
+    else:
         tree, by_level = grown_tree(chain, nodes=nodes, topk=topk, depth=depth)
         what = f"the best tree of {tree.nodes} drafts, at most {topk} a node"
     if given:
@@ -73,6 +72,14 @@ def verified(speculation: Speculation, target: ModelShape, acceptance: PerPositi
     lengths = [found.expected_length(depth) for found in (acceptance, model)]
     said = f"{lengths[0]:.2f} tokens a round as a chain, {lengths[1]:.2f} as {what}"
     return Verified(cut(tree), model, said)
+
+
+def _chain(method: str, target: ModelShape, acceptance: PerPosition) -> tuple[float, ...]:
+    """Chain acceptance that shapes a tree whose own acceptance is given: the published one, else that by level."""
+    try:
+        return default_acceptance(method, target.name, None)[0].conditional
+    except ScenarioError:
+        return acceptance.conditional
 
 
 def _size(speculation: Speculation, depth: int) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from specsim.shapes import WEIGHT_BITS, Gpu, ModelShape
 
 __all__ = ["KV_BYTES", "analytic_profile", "divides", "kv_bytes", "kv_values_per_rank", "weight_dtypes"]
 
-KV_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}
+KV_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625}
 """Bytes of one cached number by KV dtype."""
 
 _FULL_PRECISION = ("fp32", "bf16", "fp16")

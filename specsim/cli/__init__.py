@@ -19,6 +19,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "trace": ("specsim.cli.trace:trace", "Look at a request log, convert it, or make a synthetic one."),
     "hardware": ("specsim.cli.catalogue:hardware", "GPUs that the catalogue knows."),
     "model": ("specsim.cli.catalogue:model", "Models and drafters that the catalogue knows."),
+    "drafters": ("specsim.cli.drafters:drafters", "Drafting methods that --method takes."),
     "runs": ("specsim.cli.runs:runs", "Look at, compare, export and delete stored plans and runs."),
     "validate": ("specsim.cli.validate:validate", "Hold predictions against what others have measured."),
     "report": ("specsim.cli.report:report", "Print a stored plan or run again."),

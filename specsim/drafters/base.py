@@ -143,7 +143,9 @@ class Drafter:
         if not self.name.isidentifier() or self.name != self.name.lower():
             raise ScenarioError(f"{place}: the name must be lower-case letters, digits and _, as it is a file name too")
         if (self.kind is None) != (self.mode == "none"):
-            raise ScenarioError(f"{place}: mode {self.mode} {'needs' if self.kind is None else 'has no'} kind of model")
+            raise ScenarioError(
+                f"{place}: mode {self.mode} {'needs a' if self.kind is None else 'has no'} kind of model"
+            )
         if (self.mode == "none") != (self.loads == "nothing"):
             raise ScenarioError(f"{place}: mode {self.mode} does not fit loads {self.loads}")
         if self.usual_tree is not None and not self.trees:

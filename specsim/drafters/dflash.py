@@ -60,7 +60,7 @@ DRAFTER = Drafter(
     engines={
         "vllm": EngineName("dflash"),
         "sglang": EngineName("DFLASH"),
-        "trtllm": EngineName("DFlash"),
-        "llamacpp": EngineName("draft-dflash"),
+        "tensorrt_llm": EngineName("DFlash"),
+        "llama_cpp": EngineName("draft-dflash"),
     },
 )

@@ -34,7 +34,7 @@ DRAFTER = Drafter(
     engines={
         "vllm": EngineName("dspark"),
         "sglang": EngineName("DSPARK"),
-        "llamacpp": EngineName("draft-dspark"),
+        "llama_cpp": EngineName("draft-dspark"),
     },
     borrows=("dflash",),
 )

@@ -68,6 +68,6 @@ DRAFTER = Drafter(
     engines={
         "vllm": EngineName("eagle"),
         "sglang": EngineName("EAGLE"),
-        "trtllm": EngineName("Eagle"),
+        "tensorrt_llm": EngineName("Eagle"),
     },
 )

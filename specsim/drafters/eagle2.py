@@ -36,7 +36,7 @@ DRAFTER = Drafter(
     engines={
         "vllm": EngineName("eagle", remark="vLLM verifies chains only: the head runs, the tree does not."),
         "sglang": EngineName("EAGLE"),
-        "trtllm": EngineName("Eagle", remark="TensorRT-LLM takes dynamic trees as use_dynamic_tree, not for "
+        "tensorrt_llm": EngineName("Eagle", remark="TensorRT-LLM takes dynamic trees as use_dynamic_tree, not for "
                              "sliding-window or latent-attention targets."),
     },
     borrows=("eagle",),

@@ -41,8 +41,8 @@ DRAFTER = Drafter(
         "guesses": Option("G: n-grams verified at once.", 1, 64, _usual),
     },
     engines={
-        "trtllm": EngineName("Lookahead", takes_model=False, remark="Lookahead decoding belongs to TensorRT-LLM's "
-                             "older engine-build line."),
+        "tensorrt_llm": EngineName("Lookahead", takes_model=False, remark="Lookahead decoding belongs to "
+                                   "TensorRT-LLM's older engine-build line."),
     },
     notes="N, the length of the n-grams, is k + 1.",
 )  # fmt: skip

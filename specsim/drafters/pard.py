@@ -24,7 +24,7 @@ DRAFTER = Drafter(
     engines={
         "vllm": EngineName("draft_model", remark="PARD is method draft_model with parallel_drafting true and a PARD "
                            "checkpoint."),
-        "trtllm": EngineName("PARD"),
+        "tensorrt_llm": EngineName("PARD"),
     },
     borrows=("draft_model",),
     notes="The usual draft model of the target stands for its shape; name a PARD checkpoint with --draft.",

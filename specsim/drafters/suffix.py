@@ -27,8 +27,8 @@ DRAFTER = Drafter(
     engines={
         "vllm": EngineName("suffix", takes_model=False, remark="vLLM's suffix decoding needs the package "
                            "arctic-inference, and its V2 model runner does not take it."),
-        "trtllm": EngineName("SA", takes_model=False, remark="TensorRT-LLM calls it SA: sa_config in newer versions, "
-                             "use_sa_spec in older ones."),
+        "tensorrt_llm": EngineName("SA", takes_model=False, remark="TensorRT-LLM calls it SA: sa_config in newer "
+                                   "versions, use_sa_spec in older ones."),
     },
     borrows=("ngram",),
 )  # fmt: skip
