@@ -44,6 +44,8 @@ _CURES = {
 
 _LITTLE = 0.02
 """Relative difference of a token's time below which it is called little: one run each has no interval."""
+_CLEARLY = 1.15
+"""Tokens a step over the break-even from which nothing needs to change."""
 _NOTED = 0.1
 """Share from which queues and a changed batch are worth a sentence; prompts from twice of it."""
 
@@ -98,7 +100,7 @@ def _change(off: Side, on: Side) -> str:
     """Where it would turn, and what would turn it."""
     needed = on["round_total_s"] / off["round_total_s"]
     said = f"It breaks even at {needed:.2f} tokens a step."
-    if on["tokens_per_round"] >= needed:
+    if on["tokens_per_round"] >= _CLEARLY * needed:
         return f"{said} {_largest(on)}"
     grown = [(cause, value) for cause, value in _additions(off, on) if value > 0 and cause in _CURES]
     if not grown:
