@@ -7,16 +7,27 @@ there. Luck is dealt once for the largest k and reused for every policy, so that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import math
 from dataclasses import dataclass
 from typing import Protocol, Self
 
 import numpy as np
 
-__all__ = ["MAX_SPEC_TOKENS", "AcceptanceModel", "Luck", "request_offsets", "walk_lengths"]
+__all__ = [
+    "MAX_SPEC_TOKENS",
+    "AcceptanceModel",
+    "Luck",
+    "conditionals_of",
+    "request_offsets",
+    "round_starts",
+    "similar_outputs",
+]
 
 MAX_SPEC_TOKENS = 64
 """Largest number of drafts a round; runs and drafts are int8."""
+
+_SIMILAR = math.log(1.2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +109,39 @@ def request_offsets(output_tokens: np.ndarray) -> np.ndarray:
     return offsets
 
 
-def walk_lengths(run: Sequence[int], num_spec_tokens: int) -> tuple[int, int]:
-    """Replay one request at a static k: (rounds, tokens emitted, the last round not cut)."""
-    rounds = position = 0
-    while position < len(run):
-        position += min(num_spec_tokens, run[position]) + 1
-        rounds += 1
-    return rounds, position
+def round_starts(run: np.ndarray, offsets: np.ndarray, num_spec_tokens: int) -> np.ndarray:
+    """Where the rounds of requests start at a static k, in the order of the positions.
+
+    Args:
+        run: runs of all requests, one after another; request i owns `[offsets[i], offsets[i + 1])`.
+    """
+    at, end = np.asarray(offsets[:-1]), np.asarray(offsets[1:])
+    gain = np.minimum(run, num_spec_tokens).astype(np.int64) + 1
+    found = []
+    while len(at):
+        alive = at < end
+        at, end = at[alive], end[alive]
+        found.append(at)
+        at = at + gain[at]
+    return np.sort(np.concatenate(found)) if found else np.zeros(0, dtype=np.int64)
+
+
+def conditionals_of(model: AcceptanceModel) -> tuple[float, ...]:
+    """Conditional probabilities, given a proposal, whose acceptance lengths are those of a model at every static k."""
+    lengths = [1.0, *(model.expected_length(k) for k in range(1, model.max_spec_tokens + 1))]
+    survival, found = model.proposal_rate, []
+    for before, after in itertools.pairwise(lengths):
+        gain = max(0.0, after - before)
+        found.append(min(1.0, gain / survival) if survival > 0 else 0.0)
+        survival = gain
+    return tuple(found)
+
+
+def similar_outputs(wanted: np.ndarray, measured: np.ndarray) -> np.ndarray:
+    """[wanted, measured]: how much each measured request says of outputs of the wanted lengths; rows sum to 1.
+
+    The weight falls with the distance of the logarithms, to 1/e where lengths differ by a fifth.
+    """
+    distance = np.abs(np.log(wanted)[:, None] - np.log(measured)[None]) / _SIMILAR
+    weight = np.exp(distance.min(axis=1, keepdims=True) - distance)
+    return np.asarray(weight / weight.sum(axis=1, keepdims=True))

@@ -5,12 +5,11 @@ Leaves out: drift within a request. Numbers: those of the models that it holds.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import numpy as np
 
-from specsim.acceptance.base import MAX_SPEC_TOKENS, AcceptanceModel, Luck, request_offsets
+from specsim.acceptance.base import MAX_SPEC_TOKENS, AcceptanceModel, Luck, conditionals_of, request_offsets
 from specsim.errors import ProfileError
 
 __all__ = ["ByTask"]
@@ -44,12 +43,7 @@ class ByTask:
     @property
     def conditional(self) -> tuple[float, ...]:
         """Conditional probabilities whose acceptance lengths are those of the mixture at every k."""
-        lengths = [1.0, *(self.expected_length(k) for k in range(1, self.max_spec_tokens + 1))]
-        survival, found = self.proposal_rate, []
-        for before, after in itertools.pairwise(lengths):
-            found.append(min(1.0, (after - before) / survival) if survival > 0 else 0.0)
-            survival = after - before
-        return tuple(found)
+        return conditionals_of(self)
 
     def expected_length(self, num_spec_tokens: int) -> float:
         """Tokens a round over all rounds: the harmonic mean, weighted by tokens."""

@@ -1,42 +1,41 @@
 """Replay of measured requests: each simulated request takes over the luck of one measured request.
 
-Format: JSON lines, plain or gzip, one object a request: `request`, `task`, `prompt_tokens`, `output_tokens` and, per
-drafter, a list with one number for each output position: the tokens that a round starting there would emit with as
-many drafts as were measured (bonus included, so 1 = nothing matched).
-Models: memory within a request and spread between requests, as measured. Leaves out: whether a lookup drafter proposed
-where nothing matched (the file cannot tell), unless a proposal rate is given.
+Models: memory within a request, spread between requests and what they have to do with output length, as measured.
+Leaves out: whether a lookup drafter proposed where nothing matched, unless the measurement or a proposal rate says so.
+Numbers: measured requests (`specsim.acceptance.measured`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import gzip
-import itertools
-import json
-import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from specsim.acceptance.base import MAX_SPEC_TOKENS, Luck, request_offsets, walk_lengths
-from specsim.errors import ProfileError, nearest
+from specsim.acceptance.base import (
+    MAX_SPEC_TOKENS,
+    Luck,
+    conditionals_of,
+    request_offsets,
+    round_starts,
+    similar_outputs,
+)
+from specsim.acceptance.measured import Measured
+from specsim.errors import ProfileError
 from specsim.rng import Purpose, stream
 
-__all__ = ["Empirical", "read_measured"]
-
-_KEYS = ("request", "task", "prompt_tokens", "output_tokens")
+__all__ = ["Empirical"]
 
 
 @dataclass(frozen=True, eq=False)
 class Empirical:
-    """Measured runs, replayed. Requests are drawn with replacement, each as likely as any other, and a request that
-    wants more tokens than were measured starts over at the first position.
+    """Measured runs, replayed. Requests are drawn with replacement, those with a similar output length before others,
+    and a request that wants more tokens than were measured goes through the second half of the measurement again.
 
     Raises:
-        ProfileError: when there is no request or a run is out of range.
+        ProfileError: when there is no request or a figure is out of range.
     """
 
     runs: tuple[np.ndarray, ...]
@@ -47,7 +46,10 @@ class Empirical:
     """Shift of each conditional acceptance: below 0 each matching draft breaks, above 0 each first miss heals, with
     the chance that moves the mean acceptance at that point by `change`."""
     proposal_rate: float = 1.0
-    """Share of positions at which the drafter proposes; where nothing matched, proposals are drawn to fit it."""
+    """Share of positions at which the drafter proposes; where nothing matched, proposals are drawn to fit it. Follows
+    from `drafts` where these are measured."""
+    drafts: tuple[np.ndarray, ...] | None = None
+    """int8 arrays like `runs`: drafts proposed at each position; None: as many as asked wherever one proposes."""
 
     def __post_init__(self) -> None:
         if not self.runs or any(len(run) == 0 for run in self.runs):
@@ -56,32 +58,39 @@ class Empirical:
             raise ProfileError(f"max_spec_tokens must be 1..{MAX_SPEC_TOKENS}, got {self.max_spec_tokens!r}")
         if not 0.0 <= self.proposal_rate <= 1.0:
             raise ProfileError(f"proposal_rate must lie in 0..1, got {self.proposal_rate!r}")
+        if self.drafts is not None and list(map(len, self.drafts)) != list(map(len, self.runs)):
+            raise ProfileError("measured drafts must have the positions of the measured runs")
+
+    @classmethod
+    def of(cls, measured: Measured, *, proposal_rate: float = 1.0) -> Empirical:
+        """Replay of measured requests; their own proposals win over the rate."""
+        rate = proposal_rate
+        if measured.drafts is not None:
+            rate = float(np.mean(np.concatenate(measured.drafts) > 0))
+        return cls(measured.runs, measured.max_spec_tokens, measured.name, 0.0, rate, measured.drafts)
 
     @functools.cached_property
     def conditional(self) -> tuple[float, ...]:
         """Conditional probabilities whose acceptance lengths are the measured ones at every static k."""
-        lengths = [1.0, *(self.expected_length(k) for k in range(1, self.max_spec_tokens + 1))]
-        survival, found = self.proposal_rate, []
-        for before, after in itertools.pairwise(lengths):
-            gain = max(0.0, after - before)
-            found.append(min(1.0, gain / survival) if survival > 0 else 0.0)
-            survival = gain
-        return tuple(found)
+        return conditionals_of(self)
 
     def expected_length(self, num_spec_tokens: int) -> float:
-        """Tokens a round at a static k when every measured request is replayed once over equally many tokens."""
-        per_token = [
-            rounds / tokens
-            for rounds, tokens in (walk_lengths(run, num_spec_tokens) for run in self._changed_runs)
-        ]  # fmt: skip
-        return len(per_token) / sum(per_token)
+        """Tokens over rounds at a static k when every measured request is replayed once, last rounds not cut."""
+        run, _, starts = self._walk(num_spec_tokens)
+        return 1.0 + float(np.minimum(run[starts], num_spec_tokens).mean())
 
     def expected_drafts(self, num_spec_tokens: int) -> float:
-        """All k where something is proposed."""
-        return self.proposal_rate * num_spec_tokens
+        """Drafts a round when every measured request is replayed once."""
+        run, drafts, starts = self._walk(num_spec_tokens)
+        if drafts is not None:
+            return float(np.minimum(drafts[starts], num_spec_tokens).mean())
+        if self.proposal_rate >= 1.0:
+            return float(num_spec_tokens)
+        hits = float(np.mean(self._unchanged[starts] > 0))
+        return num_spec_tokens * (hits + (1.0 - hits) * self._idle_rate)
 
     def with_change(self, delta: float) -> Empirical:
-        """Conditional acceptance moved by `delta` on the same measured requests."""
+        """Conditional acceptance moved by `delta` on the same measured requests; proposals stay."""
         return dataclasses.replace(self, change=self.change + delta, name=f"{self.name} {delta:+g}")
 
     def luck(
@@ -95,31 +104,48 @@ class Empirical:
         """See `AcceptanceModel.luck_of`; `tasks` is ignored."""
         offsets = request_offsets(output_tokens)
         run = np.empty(int(offsets[-1]), dtype=np.int8)
-        drafts = np.zeros(len(run), dtype=np.int8) if self.proposal_rate < 1.0 else None
+        always = self.proposal_rate >= 1.0 and self.drafts is None
+        drafts = None if always else np.empty(len(run), dtype=np.int8)
+        chances = self._chances(np.asarray(output_tokens, dtype=np.int64))
         for i, request in enumerate(np.asarray(ids).tolist()):
             draws = stream(seed, Purpose.ACCEPTANCE, request)
-            measured = self.runs[int(draws.random() * len(self.runs))]
-            part = run[offsets[i] : offsets[i + 1]]
-            part[:] = np.resize(measured, len(part))
-            if self.change:
-                part[:] = self._moved(part, draws.random(len(part) + self.max_spec_tokens))
+            place = slice(int(offsets[i]), int(offsets[i + 1]))
+            n = place.stop - place.start
+            which = int(np.searchsorted(chances[int(output_tokens[i])], draws.random(), side="right"))
+            seen = np.minimum(_lasting(self.runs[which], n), self.max_spec_tokens).astype(np.int8)
+            now = self._moved(seen, draws.random(n + self.max_spec_tokens)) if self.change else seen
             if drafts is not None:
-                proposes = (part > 0) | (draws.random(len(part)) < self._idle_rate)
-                drafts[offsets[i] : offsets[i + 1]] = MAX_SPEC_TOKENS * proposes
-        np.minimum(run, self.max_spec_tokens, out=run)
+                if self.drafts is None:
+                    asked = (seen > 0) | (draws.random(n) < self._idle_rate)
+                    drafts[place] = MAX_SPEC_TOKENS * asked
+                else:
+                    drafts[place] = _lasting(self.drafts[which], n)
+                now = np.minimum(now, drafts[place])
+            run[place] = now
         return Luck(run, drafts, offsets)
+
+    def _chances(self, output_tokens: np.ndarray) -> dict[int, np.ndarray]:
+        """Running sums of the chance of each measured request, by output length."""
+        wanted = np.unique(output_tokens)
+        sums = np.cumsum(similar_outputs(wanted, np.array(list(map(len, self.runs)))), axis=1)
+        sums[:, -1] = 1.0
+        return dict(zip(wanted.tolist(), sums, strict=True))
+
+    @functools.cached_property
+    def _unchanged(self) -> np.ndarray:
+        return np.minimum(np.concatenate(self.runs), self.max_spec_tokens)
 
     @functools.cached_property
     def _idle_rate(self) -> float:
         """Chance of a proposal where nothing matches."""
-        hits = sum(int(np.count_nonzero(run)) for run in self.runs) / sum(map(len, self.runs))
+        hits = float(np.mean(self._unchanged > 0))
         return max(0.0, (self.proposal_rate - hits) / (1.0 - hits)) if hits < 1.0 else 1.0
 
     @functools.cached_property
     def _mean_acceptance(self) -> float:
         """Mean conditional acceptance over every tested draft of all positions."""
-        accepted = sum(int(run.sum(dtype=np.int64)) for run in self.runs)
-        missed = sum(int(np.count_nonzero(run < self.max_spec_tokens)) for run in self.runs)
+        accepted = int(self._unchanged.sum(dtype=np.int64))
+        missed = int(np.count_nonzero(self._unchanged < self.max_spec_tokens))
         return accepted / (accepted + missed) if accepted + missed else 0.0
 
     def _moved(self, run: np.ndarray, draws: np.ndarray) -> np.ndarray:
@@ -140,69 +166,33 @@ class Empirical:
         return np.asarray(values, dtype=np.int8)
 
     @functools.cached_property
-    def _changed_runs(self) -> list[list[int]]:
+    def _changed(self) -> np.ndarray:
+        """Runs of all measured requests, changed with draws that are always the same."""
         if not self.change:
-            return [np.minimum(run, self.max_spec_tokens).tolist() for run in self.runs]
-        changed = []
+            return self._unchanged
+        parts = []
         for i, run in enumerate(self.runs):
             draws = stream(0, Purpose.ACCEPTANCE, i).random(len(run) + self.max_spec_tokens)
-            changed.append(self._moved(np.minimum(run, self.max_spec_tokens), draws).tolist())
-        return changed
+            parts.append(self._moved(np.minimum(run, self.max_spec_tokens), draws))
+        changed = np.concatenate(parts)
+        return changed if self.drafts is None else np.minimum(changed, np.concatenate(self.drafts))
+
+    def _walk(self, num_spec_tokens: int) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+        """Runs and drafts of all measured requests, one after another, and where their rounds start."""
+        drafts = None if self.drafts is None else np.concatenate(self.drafts)
+        return self._changed, drafts, round_starts(self._changed, self._ends, num_spec_tokens)
+
+    @functools.cached_property
+    def _ends(self) -> np.ndarray:
+        return np.concatenate(([0], np.cumsum(_sizes(self.runs))))
 
 
-def read_measured(path: str | Path, *, drafter: str, task: str | None = None, proposal_rate: float = 1.0) -> Empirical:
-    """Read measured requests of one drafter (and task) from a file in the format of this module.
-
-    Raises:
-        ProfileError: with file and line, when the file cannot be read or a line is malformed.
-    """
-    place = Path(path)
-    runs: list[np.ndarray] = []
-    tasks: set[str] = set()
-    try:
-        raw = place.read_bytes()
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ProfileError(f"{place}: cannot be read as measured acceptance ({reason})") from error
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        where = f"{place}: line {number}"
-        row = _row(line, where)
-        tasks.add(str(row.get("task")))
-        if task is None or row.get("task") == task:
-            runs.append(_run(row, drafter, where))
-    if not runs:
-        found = f"tasks there: {', '.join(sorted(tasks))}" if tasks else "the file is empty"
-        raise ProfileError(f"{place}: no measured request" + (f" of task '{task}'; {found}" if task else f"; {found}"))
-    longest = max(int(run.max()) for run in runs)
-    return Empirical(tuple(runs), max(1, longest), f"measured {drafter} in {place.name}", 0.0, proposal_rate)
+def _sizes(runs: Sequence[np.ndarray]) -> np.ndarray:
+    return np.array([len(run) for run in runs], dtype=np.int64)
 
 
-def _row(line: str, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ProfileError(f"{where}: not a JSON object ({error})") from error
-    if not isinstance(row, dict):
-        raise ProfileError(f"{where}: expected an object, got {type(row).__name__}")
-    return row
-
-
-def _run(row: dict[str, Any], drafter: str, where: str) -> np.ndarray:
-    values = row.get(drafter)
-    if values is None:
-        there = [key for key in row if key not in _KEYS]
-        raise ProfileError(
-            f"{where}: no drafter '{drafter}'{nearest(drafter, there)}; there: {', '.join(there) or '-'}"
-        )
-    if not isinstance(values, list) or not values:
-        raise ProfileError(f"{where}: '{drafter}' must be a list with one number per output position")
-    for position, value in enumerate(values):
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SPEC_TOKENS + 1:
-            raise ProfileError(
-                f"{where}: '{drafter}' position {position} must be a whole number 1..{MAX_SPEC_TOKENS + 1} "
-                f"(tokens of a round, bonus included), got {value!r}"
-            )
-    return np.asarray(values, dtype=np.int8) - np.int8(1)
+def _lasting(values: np.ndarray, n: int) -> np.ndarray:
+    """The first n values; after the last the second half comes again."""
+    if n <= len(values):
+        return values[:n]
+    return np.concatenate((values, np.resize(values[len(values) // 2 :], n - len(values))))

@@ -1,0 +1,393 @@
+"""Fit of a `Mixture` to measured requests by expectation maximisation.
+
+Two walks of rounds over every measured request, at one draft and at as many as were measured, say at each output position
+whether a draft for it was tested, at which place of its draft, and whether it matched. A hidden Markov chain of regimes
+explains these tests; kinds of requests share the regimes and differ in how they move between them. Which kinds an output
+length has is smoothed over similar lengths. At the end the acceptance at each place of a draft is shifted by as much as
+makes the mean acceptance lengths exactly the measured ones.
+Leaves out: tests beyond 150,000 output tokens (every n-th request is taken then); proposals where nothing matched,
+which measurements do not show: their rate is given.
+Numbers: none but the sizes below; they are the same for every data set.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specsim.acceptance.base import request_offsets, round_starts, similar_outputs
+from specsim.acceptance.mixture import Mixture
+from specsim.errors import ProfileError
+
+__all__ = ["fit_mixture"]
+
+_PLACES = 6
+"""Places of a draft with acceptance of their own; those behind are alike."""
+_PIECE_TOKENS = 128
+_MAX_TOKENS = 150_000
+_ITERATIONS = 24
+_WARM = 3
+"""Iterations in which requests stay in the kind that their own mean acceptance puts them in."""
+_IGNORED = 0.003
+"""Chance below which a request is not tried as one of a kind, most of the time."""
+_MOVES_PRIOR = 5.0
+_PLACES_PRIOR = 20.0
+"""Observations for which the mean over kinds, or over places, counts."""
+_KNOTS = 16
+_REFERENCE_OUTPUTS = 24
+_CALIBRATED_PLACES = 10
+
+
+def fit_mixture(
+    runs: Sequence[np.ndarray],
+    *,
+    kinds: int = 8,
+    regimes: int = 4,
+    proposal_rate: float = 1.0,
+    steady_lengths: Sequence[float] | None = None,
+    name: str = "mixture",
+) -> Mixture:
+    """The mixture that explains measured requests. Deterministic; some seconds for 100,000 output tokens.
+
+    Args:
+        runs: one array a request: drafts that would match for a round starting at each output position.
+        kinds, regimes: sizes of the model; fewer kinds are used where there are fewer than five requests for each.
+        proposal_rate: share of positions at which a lookup proposes anything; 1: always.
+        steady_lengths: mean acceptance lengths at k = 1, 2, ... to be met by requests of any output length; None: those
+            measured, and long requests may differ from short ones as they do in the measurement.
+
+    Raises:
+        ProfileError: when there is nothing to fit.
+    """
+    measured = [np.asarray(run, dtype=np.int64) for run in runs if len(run)]
+    if not measured or not 1 <= regimes <= 8 or not 1 <= kinds <= 64:
+        raise ProfileError("a mixture needs at least one measured request, 1..8 regimes and 1..64 kinds")
+    most = max(1, max(int(run.max()) for run in measured))
+    chosen = measured[:: math.ceil(sum(map(len, measured)) / _MAX_TOKENS)]
+    kinds = max(1, min(kinds, len(chosen) // 5))
+    tokens = np.array([len(run) for run in chosen], dtype=np.float64)
+    steady = steady_lengths is not None
+    found = _explain(_Tests.of(chosen, (1, most)), tokens, _by_ease(chosen, tokens, kinds), regimes, steady)
+    places = [tokens.mean()] if steady else np.exp(np.linspace(*np.log([tokens.min(), tokens.max() + 1.0]), _KNOTS))
+    shares = found.member.mean(axis=0)[None] if steady else similar_outputs(np.asarray(places), tokens) @ found.member
+    if steady:  # every token counts alike, since requests of all lengths are taken to be alike
+        shares = (tokens @ found.member / tokens.sum())[None]
+    model = Mixture(
+        accept=tuple(tuple(row) for row in found.accept.tolist()),
+        moves=tuple(tuple(tuple(row) for row in rows) for rows in _normal(found.moves).tolist()),
+        starts=tuple(tuple(row) for row in _normal(found.starts).tolist()),
+        shares=tuple(tuple(row) for row in _normal(shares).tolist()),
+        share_tokens=tuple(float(n) for n in places),
+        outputs=_reference(np.array([len(run) for run in measured])),
+        max_spec_tokens=most,
+        name=name,
+    )
+    lengths = _measured_lengths(measured, most) if steady_lengths is None else steady_lengths
+    return _with_proposals(_calibrated(model, lengths), proposal_rate)
+
+
+@dataclass(frozen=True)
+class _Tests:
+    """Tests of drafts, position by position, in pieces of requests laid side by side, the longest first."""
+
+    code: np.ndarray
+    """[position, piece] int8: 0 not tested, 1 + 2 place a miss, 2 + 2 place a match."""
+    request: np.ndarray
+    before: np.ndarray
+    """Piece in front, -1: none; likewise `after`."""
+    after: np.ndarray
+    size: np.ndarray
+    walks: int
+
+    @classmethod
+    def of(cls, runs: Sequence[np.ndarray], walks: Sequence[int]) -> _Tests:
+        parts: list[np.ndarray] = []
+        request: list[int] = []
+        before: list[int] = []
+        for k in walks:
+            for i, run in enumerate(runs):
+                code = _walk(run, k)
+                for first in range(0, len(code), _PIECE_TOKENS):
+                    before.append(len(parts) - 1 if first else -1)
+                    parts.append(code[first : first + _PIECE_TOKENS])
+                    request.append(i)
+        size = np.array([len(part) for part in parts])
+        order = np.argsort(-size, kind="stable")
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        front = np.array(before)[order]
+        front = np.where(front >= 0, place[front], -1)
+        behind = np.full(len(order), -1)
+        behind[front[front >= 0]] = np.flatnonzero(front >= 0)
+        code = np.zeros((int(size.max()), len(order)), dtype=np.int8)
+        for n, part in enumerate(order.tolist()):
+            code[: size[part], n] = parts[part]
+        return cls(code, np.array(request)[order], front, behind, size[order], len(walks))
+
+
+@dataclass
+class _Found:
+    accept: np.ndarray
+    moves: np.ndarray
+    starts: np.ndarray
+    member: np.ndarray
+    """[request, kind]: chance of being of that kind."""
+
+
+def _walk(run: np.ndarray, num_spec_tokens: int) -> np.ndarray:
+    """Code of every position of one request under rounds of that many drafts."""
+    values = np.minimum(run, num_spec_tokens).tolist()
+    code = np.zeros(len(values), dtype=np.int8)
+    position = 0
+    while position < len(values):
+        matched = values[position]
+        for place in range(min(matched, len(values) - position)):
+            code[position + place] = 2 + 2 * min(place, _PLACES - 1)
+        position += matched
+        if position < len(values) and matched < num_spec_tokens:
+            code[position] = 1 + 2 * min(matched, _PLACES - 1)
+        position += 1
+    return code
+
+
+def _by_ease(runs: Sequence[np.ndarray], tokens: np.ndarray, kinds: int) -> np.ndarray:
+    """[request, kind] 0 or 1: requests by the share of positions at which something matches, as many tokens a kind."""
+    ease = np.array([np.mean(run > 0) for run in runs])
+    order = np.argsort(ease, kind="stable")
+    reached = (np.cumsum(tokens[order]) - 0.5 * tokens[order]) / tokens.sum()
+    member = np.zeros((len(runs), kinds))
+    member[order, np.minimum((reached * kinds).astype(int), kinds - 1)] = 1.0
+    return member
+
+
+def _normal(rows: np.ndarray) -> np.ndarray:
+    rows = np.clip(rows, 0.0, 1.0)
+    return np.asarray(rows / rows.sum(axis=-1, keepdims=True))
+
+
+def _steady(moves: np.ndarray) -> np.ndarray:
+    """[kinds, regimes]: where each chain is in the long run."""
+    regimes = moves.shape[1]
+    found = []
+    for chain in moves:
+        system = np.vstack([chain.T - np.eye(regimes), np.ones(regimes)])
+        found.append(np.linalg.lstsq(system, np.append(np.zeros(regimes), 1.0), rcond=None)[0])
+    return _normal(np.asarray(found))
+
+
+def _explain(tests: _Tests, tokens: np.ndarray, member: np.ndarray, regimes: int, steady: bool) -> _Found:
+    """Expectation maximisation, each kind first holding the requests that it was given."""
+    kinds = member.shape[1]
+    ease = np.linspace(0.05, 0.95, regimes)
+    moves = np.repeat((0.8 * np.eye(regimes) + 0.2 / regimes)[None], kinds, axis=0)
+    now = _Found(np.repeat(ease[:, None], _PLACES, axis=1), moves, _steady(moves), member)
+    borders = _Borders(np.zeros((kinds, len(tests.size), regimes)), np.zeros((kinds, len(tests.size), regimes)))
+    similar = None if steady else similar_outputs(tokens, tokens)
+    prior = np.zeros_like(member)
+    last = -math.inf
+    for iteration in range(_ITERATIONS):
+        warm = iteration < _WARM
+        tried = now.member > 0 if warm else now.member > (0.0 if iteration % 8 == _WARM else _IGNORED)
+        if iteration % 8 == _WARM:
+            tried[:] = True
+        total = _iterate(tests, now, borders, tried, prior, fixed=warm)
+        if steady:
+            now.starts = _steady(now.moves)
+        held = now.member.mean(axis=0)[None] if similar is None else similar @ now.member
+        prior = np.log(np.maximum(np.broadcast_to(held, now.member.shape), 1e-9))
+        if not warm and abs(total - last) < 1e-5 * abs(total):
+            break
+        last = total
+    return now
+
+
+@dataclass
+class _Borders:
+    """What pieces of one request tell each other, from the last iteration, [kind, piece, regime]; 0: nothing yet."""
+
+    ends: np.ndarray
+    begins: np.ndarray
+
+
+def _iterate(
+    tests: _Tests, now: _Found, borders: _Borders, tried: np.ndarray, prior: np.ndarray, *, fixed: bool
+) -> float:
+    """One step of expectation and maximisation, in place; the log likelihood before it."""
+    kind, piece = np.nonzero(tried[tests.request].T)
+    order = np.argsort(piece, kind="stable")
+    kind, piece = kind[order], piece[order]
+    request = tests.request[piece]
+    code, size = tests.code[:, piece], tests.size[piece]
+    counts = np.searchsorted(-size, -np.arange(len(code)), side="left")  # rows longer than each position
+    chance = np.ones((1 + 2 * _PLACES, now.accept.shape[0]))
+    chance[1::2], chance[2::2] = 1.0 - now.accept.T, now.accept.T
+    moves = now.moves[kind]
+    back = np.ascontiguousarray(moves.transpose(0, 2, 1))
+
+    here = now.starts[kind]
+    front = tests.before[piece]
+    told = np.flatnonzero((front >= 0) & (borders.ends[kind, front].sum(axis=1) > 0))
+    known = borders.ends[kind[told], front[told]]
+    here[told] = _step(known, moves[told])
+    forward = np.empty((len(code), len(piece), here.shape[1]))
+    logs = np.zeros(len(piece))
+    for t, m in enumerate(counts.tolist()):
+        here = (_step(here[:m], moves[:m]) if t else here) * chance[code[t, :m]]
+        total = here.sum(axis=1)
+        here /= total[:, None]
+        forward[t, :m] = here
+        logs[:m] += np.log(total)
+
+    logs /= tests.walks  # the walks see the same text, so together they count once
+    score = np.full(now.member.shape, -np.inf)
+    score[tried] = prior[tried]
+    by_request = np.zeros_like(score)
+    np.add.at(by_request, (request, kind), logs)
+    score += by_request
+    best = score.max(axis=1, keepdims=True)
+    member = np.exp(score - best)
+    likelihood = float((np.log(member.sum(axis=1)) + best[:, 0]).sum())
+    if not fixed:
+        now.member = member / member.sum(axis=1, keepdims=True)
+    weight = now.member[request, kind] / tests.walks
+
+    ahead = np.ones_like(forward[0])
+    behind = tests.after[piece]
+    heard = np.flatnonzero((behind >= 0) & (borders.begins[kind, behind].sum(axis=1) > 0))
+    ahead[heard] = borders.begins[kind[heard], behind[heard]]
+    seen = np.zeros_like(chance)
+    moved = np.zeros_like(moves)
+    for t in range(len(code) - 1, -1, -1):
+        m = int(counts[t])
+        held = forward[t, :m] * ahead[:m]
+        held *= (weight[:m] / held.sum(axis=1))[:, None]
+        for regime in range(held.shape[1]):
+            seen[:, regime] += np.bincount(code[t, :m], weights=held[:, regime], minlength=len(seen))
+        later = ahead[:m] * chance[code[t, :m]]
+        later /= later.max(axis=1, keepdims=True)
+        ahead[:m] = _step(later, back[:m])
+        if t:
+            _count(moved[:m], forward[t - 1, :m], ahead[:m], later)
+    into = moved[told]
+    _count(into, known, ahead[told], later[told])
+    moved[told] = into
+    borders.ends[kind, piece] = forward[size - 1, np.arange(len(piece))]
+    borders.begins[kind, piece] = ahead / ahead.max(axis=1, keepdims=True)
+
+    moved *= moves * weight[:, None, None]
+    sums = np.zeros_like(now.moves)
+    np.add.at(sums, kind, moved)
+    pool = _normal(sums.sum(axis=0) + 1e-6)
+    now.moves = sums + _MOVES_PRIOR * pool
+    now.moves /= now.moves.sum(axis=2, keepdims=True)
+    begun = np.zeros_like(now.starts)
+    at_start = front < 0
+    np.add.at(begun, kind[at_start], held[at_start])
+    now.starts = begun + begun.sum(axis=0) / max(begun.sum(), 1e-12)
+    now.starts /= now.starts.sum(axis=1, keepdims=True)
+    hits, misses = seen[2::2].T, seen[1::2].T
+    level = (hits.sum(axis=1, keepdims=True) + 0.5) / (hits + misses + 1.0 / _PLACES).sum(axis=1, keepdims=True)
+    now.accept = (hits + _PLACES_PRIOR * level) / (hits + misses + _PLACES_PRIOR)
+    return likelihood
+
+
+def _step(rows: np.ndarray, matrices: np.ndarray) -> np.ndarray:
+    """Row vectors times matrices of their own."""
+    return np.asarray(np.einsum("ns,nst->nt", rows, matrices))
+
+
+def _count(into: np.ndarray, left: np.ndarray, ahead: np.ndarray, later: np.ndarray) -> None:
+    """Add the chance of each pair of neighbouring regimes, up to the chance of the move itself."""
+    scaled = left / (left * ahead).sum(axis=1, keepdims=True)
+    into += scaled[:, :, None] * later[:, None, :]
+
+
+def _reference(tokens: np.ndarray) -> tuple[tuple[int, float], ...]:
+    """A few output lengths that stand for all, groups of as many tokens each."""
+    ordered = np.sort(tokens)
+    group = np.minimum(((np.cumsum(ordered) - 0.5 * ordered) / ordered.sum() * _REFERENCE_OUTPUTS).astype(int), 23)
+    found = []
+    for g in np.unique(group):
+        own = ordered[group == g]
+        found.append((max(1, round(float(own.mean()))), float(len(own))))
+    return tuple(found)
+
+
+def _measured_lengths(runs: Sequence[np.ndarray], most: int) -> list[float]:
+    """Tokens over rounds of all requests together, last rounds not cut, by the number of drafts."""
+    run = np.concatenate(runs)
+    offsets = request_offsets(np.array([len(own) for own in runs]))
+    ks = range(1, most + 1)
+    return [1.0 + float(np.minimum(run[round_starts(run, offsets, k)], k).mean()) for k in ks]
+
+
+def _calibrated(model: Mixture, lengths: Sequence[float]) -> Mixture:
+    """The model with each place of a draft shifted, on the logit scale, so that acceptance lengths are the given ones."""
+    accept = np.clip(model._by_depth(model.max_spec_tokens), 1e-6, 1.0 - 1e-6)
+    logit = np.log(accept) - np.log1p(-accept)
+    shift = 0.0
+    for k in range(1, min(len(lengths), _CALIBRATED_PLACES, model.max_spec_tokens) + 1):
+
+        def excess(
+            x: float, k: int = k, accept: np.ndarray = accept, logit: np.ndarray = logit
+        ) -> float:
+            accept[:, k - 1] = 1.0 / (1.0 + np.exp(-logit[:, k - 1] - x))
+            return _with_accept(model, accept[:, :k]).expected_length(k) - lengths[k - 1]
+
+        shift = _root(excess, shift)
+        excess(shift)
+    for place in range(k, model.max_spec_tokens):
+        accept[:, place] = 1.0 / (1.0 + np.exp(-logit[:, place] - shift))
+    return _with_accept(model, accept)
+
+
+def _with_accept(model: Mixture, accept: np.ndarray) -> Mixture:
+    return dataclasses.replace(model, accept=tuple(tuple(row) for row in accept.tolist()))
+
+
+def _root(rising: Callable[[float], float], near: float, most: float = 8.0) -> float:
+    """Root of a rising function by bracketing and false position; the nearer end of -most..most when there is none."""
+    low = high = near
+    at_low = at_high = rising(near)
+    step = 0.1
+    while at_low > 0 and low > -most:
+        high, at_high = low, at_low
+        low = max(-most, low - step)
+        at_low, step = rising(low), 4 * step
+    while at_high < 0 and high < most:
+        low, at_low = high, at_high
+        high = min(most, high + step)
+        at_high, step = rising(high), 4 * step
+    if at_low > 0 or at_high < 0:
+        return low if at_low > 0 else high
+    for _ in range(40):
+        if high - low < 1e-7:
+            break
+        middle = 0.5 * (low + high) if at_high == at_low else low - at_low * (high - low) / (at_high - at_low)
+        middle = min(max(middle, low + 0.02 * (high - low)), high - 0.02 * (high - low))
+        value = rising(middle)
+        if abs(value) < 1e-7:
+            return middle
+        if value < 0:
+            low, at_low = middle, value
+        else:
+            high, at_high = middle, value
+    return 0.5 * (low + high)
+
+
+def _with_proposals(model: Mixture, rate: float) -> Mixture:
+    """A lookup that proposes at a share of positions: wherever something matches, and elsewhere with the chance that
+    makes up the rest."""
+    if rate >= 1.0:
+        return model
+    hit = np.array([row[0] for row in model.accept])
+    matching = dataclasses.replace(model, proposes=tuple(hit.tolist())).proposal_rate
+    idle = max(0.0, (rate - matching) / (1.0 - matching)) if matching < 1.0 else 0.0
+    proposes = 1.0 - (1.0 - hit) * (1.0 - idle)
+    first = np.divide(hit, proposes, out=np.zeros_like(hit), where=proposes > 0)
+    accept = tuple((float(a), *row[1:]) for a, row in zip(np.minimum(first, 1.0), model.accept, strict=True))
+    return dataclasses.replace(model, accept=accept, proposes=tuple(proposes.tolist()))

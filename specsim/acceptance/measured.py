@@ -1,0 +1,147 @@
+"""Measured requests: the file format, read and checked.
+
+Format: JSON lines, plain or gzip, one object a request: `request`, `task`, `prompt_tokens`, `output_tokens` and, per
+drafter, a list with one number for each output position: the tokens that a round starting there would emit with as
+many drafts as were measured (bonus included, so 1 = nothing matched). Optionally `<drafter>_drafts`, a list as long: how
+many drafts a lookup had to propose there.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specsim.acceptance.base import MAX_SPEC_TOKENS
+from specsim.errors import ProfileError, nearest
+
+__all__ = ["DRAFTS_SUFFIX", "Measured", "read_measured"]
+
+DRAFTS_SUFFIX = "_drafts"
+_KEYS = ("request", "task", "prompt_tokens", "output_tokens")
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Requests of one drafter, in the order of the file."""
+
+    runs: tuple[np.ndarray, ...]
+    """int8 arrays, one a request: drafts that would match at each position."""
+    drafts: tuple[np.ndarray, ...] | None
+    """int8 arrays alike: drafts proposed at each position, where the file says so."""
+    tasks: tuple[str, ...]
+    """Content class of each request, empty where the file gives none."""
+    name: str
+
+    @property
+    def max_spec_tokens(self) -> int:
+        """Longest run that was seen."""
+        return max(1, max(int(run.max()) for run in self.runs))
+
+    def of_task(self, task: str) -> Measured:
+        """Only the requests of one content class.
+
+        Raises:
+            ProfileError: when there is none.
+        """
+        kept = [i for i, own in enumerate(self.tasks) if own == task]
+        if not kept:
+            there = sorted(set(self.tasks) - {""})
+            raise ProfileError(
+                f"{self.name}: no measured request of task '{task}'; tasks there: {', '.join(there) or '-'}"
+            )
+        drafts = None if self.drafts is None else tuple(self.drafts[i] for i in kept)
+        return Measured(tuple(self.runs[i] for i in kept), drafts, (task,) * len(kept), f"{self.name}, {task}")
+
+
+def read_measured(path: str | Path, *, drafter: str, task: str | None = None) -> Measured:
+    """Read measured requests of one drafter (and task) from a file in the format of this module.
+
+    Raises:
+        ProfileError: with file and line, when the file cannot be read or a line is malformed.
+    """
+    place = Path(path)
+    runs: list[np.ndarray] = []
+    drafts: list[np.ndarray] = []
+    tasks: list[str] = []
+    try:
+        raw = place.read_bytes()
+        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ProfileError(f"{place}: cannot be read as measured acceptance ({reason})") from error
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        where = f"{place}: line {number}"
+        row = _row(line, where)
+        runs.append(_run(row, drafter, where))
+        tasks.append(_task(row, where))
+        if drafter + DRAFTS_SUFFIX in row:
+            drafts.append(_drafts(row, drafter, runs[-1], where))
+        if len(drafts) not in (0, len(runs)):
+            raise ProfileError(
+                f"{where}: '{drafter}{DRAFTS_SUFFIX}' is there in some requests only; give it in all or in none"
+            )
+    if not runs:
+        raise ProfileError(f"{place}: no measured request; the file is empty")
+    found = Measured(tuple(runs), tuple(drafts) or None, tuple(tasks), f"measured {drafter} in {place.name}")
+    return found if task is None else found.of_task(task)
+
+
+def _row(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ProfileError(f"{where}: not a JSON object ({error})") from error
+    if not isinstance(row, dict):
+        raise ProfileError(f"{where}: expected an object, got {type(row).__name__}")
+    return row
+
+
+def _task(row: dict[str, Any], where: str) -> str:
+    task = row.get("task")
+    if task is not None and not isinstance(task, str):
+        raise ProfileError(f"{where}: 'task' must be a word, got {task!r}")
+    return task or ""
+
+
+def _run(row: dict[str, Any], drafter: str, where: str) -> np.ndarray:
+    values = row.get(drafter)
+    if values is None:
+        there = [key for key in row if key not in _KEYS and not key.endswith(DRAFTS_SUFFIX)]
+        raise ProfileError(
+            f"{where}: no drafter '{drafter}'{nearest(drafter, there)}; there: {', '.join(there) or '-'}"
+        )
+    values = _whole(values, drafter, 1, MAX_SPEC_TOKENS + 1, "tokens of a round, bonus included", where)
+    return np.asarray(values, dtype=np.int8) - np.int8(1)
+
+
+def _drafts(row: dict[str, Any], drafter: str, run: np.ndarray, where: str) -> np.ndarray:
+    key = drafter + DRAFTS_SUFFIX
+    found = np.asarray(_whole(row[key], key, 0, MAX_SPEC_TOKENS, "drafts proposed", where), dtype=np.int8)
+    if len(found) != len(run):
+        raise ProfileError(f"{where}: '{key}' has {len(found)} positions and '{drafter}' {len(run)}; they must agree")
+    short = np.flatnonzero(found < run)
+    if len(short):
+        at = int(short[0])
+        raise ProfileError(
+            f"{where}: '{key}' position {at} is {found[at]}, but {run[at]} drafts match there; more match than there are"
+        )
+    return found
+
+
+def _whole(values: Any, key: str, low: int, high: int, what: str, where: str) -> list[int]:
+    if not isinstance(values, list) or not values:
+        raise ProfileError(f"{where}: '{key}' must be a list with one number per output position")
+    for position, value in enumerate(values):
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ProfileError(
+                f"{where}: '{key}' position {position} must be a whole number {low}..{high} ({what}), got {value!r}"
+            )
+    return values

@@ -1,0 +1,245 @@
+"""A mixture of kinds of requests whose text moves between regimes of acceptance: spread between requests, and memory.
+
+Each request is of one kind, which depends on its own luck and output length. Its text moves from output position to
+output position between regimes (nothing matches, hard, easy, copied), by a Markov chain of its kind. A draft for a
+position matches with the chance of the regime there and of its place in the draft, and as in `PerPosition` each output
+position owns one uniform, so that every k meets the same text: what a small k leaves of an easy stretch is found again
+by the next round. Rounds of one request are independent given the regimes.
+Leaves out: that a lookup's long proposals match better than short ones; drift other than from the first regimes.
+Numbers: fitted to measured requests (`specsim.acceptance.fit_mixture`), or of the catalogue.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specsim.acceptance.base import MAX_SPEC_TOKENS, Luck, conditionals_of, request_offsets
+from specsim.acceptance.regime_chain import RoundSums, round_sums
+from specsim.errors import ProfileError
+from specsim.rng import Purpose, stream
+
+__all__ = ["Mixture"]
+
+_BLOCK_TOKENS = 1 << 17  # few blocks, since a block costs a step for every change of regime
+_SUM_ERROR = 1e-6
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Kinds of requests, regimes of text.
+
+    Raises:
+        ProfileError: when shapes do not fit, a probability is outside 0..1, or a row of chances does not sum to 1.
+    """
+
+    accept: tuple[tuple[float, ...], ...]
+    """[regime][draft]: chance that draft 1, 2, ... matches at a position of that regime, given that it was proposed and
+    that those before it matched; the last value is carried on."""
+    moves: tuple[tuple[tuple[float, ...], ...], ...]
+    """[kind][regime][regime]: chance of the next position's regime."""
+    starts: tuple[tuple[float, ...], ...]
+    """[kind][regime]: chance of the first position's regime."""
+    shares: tuple[tuple[float, ...], ...]
+    """[length][kind]: share of kinds among requests of `share_tokens[length]` output tokens; between these lengths
+    straight in the logarithm, beyond them as at the end."""
+    share_tokens: tuple[float, ...]
+    outputs: tuple[tuple[int, float], ...]
+    """(output tokens, weight): the requests over which `expected_length` is a mean."""
+    proposes: tuple[float, ...] = ()
+    """[regime]: chance that a lookup proposes anything to a round that starts there; empty: always."""
+    max_spec_tokens: int = 20
+    name: str = "mixture"
+
+    def __post_init__(self) -> None:
+        regimes, kinds = len(self.accept), len(self.moves)
+        if not regimes or not kinds or not all(self.accept):
+            raise ProfileError("a mixture needs at least one regime, one draft position and one kind of request")
+        shapes = (
+            ("starts", self.starts, kinds, regimes),
+            ("shares", self.shares, len(self.share_tokens), kinds),
+            *((f"moves of kind {c}", rows, regimes, regimes) for c, rows in enumerate(self.moves)),
+        )
+        for what, rows, high, wide in shapes:
+            if len(rows) != high or not rows or any(len(row) != wide for row in rows):
+                raise ProfileError(f"mixture: {what} must have {high} rows of {wide} chances")
+            for row in rows:
+                _chances(what, row)
+                if abs(math.fsum(row) - 1.0) > _SUM_ERROR:
+                    raise ProfileError(f"mixture: a row of {what} sums to {math.fsum(row):.6g}; it must sum to 1")
+        for row in self.accept:
+            _chances("accept", row)
+        _chances("proposes", self.proposes)
+        if self.proposes and len(self.proposes) != regimes:
+            raise ProfileError(f"mixture: proposes has {len(self.proposes)} values for {regimes} regimes")
+        if not 1 <= self.max_spec_tokens <= MAX_SPEC_TOKENS:
+            raise ProfileError(f"max_spec_tokens must be 1..{MAX_SPEC_TOKENS}, got {self.max_spec_tokens!r}")
+        if min(self.share_tokens) <= 0 or any(b <= a for a, b in itertools.pairwise(self.share_tokens)):
+            raise ProfileError(f"mixture: share_tokens must rise and be positive, got {self.share_tokens!r}")
+        if not self.outputs or any(n < 1 or not w > 0 for n, w in self.outputs):
+            raise ProfileError("mixture: outputs must be (tokens >= 1, weight > 0)")
+
+    @functools.cached_property
+    def conditional(self) -> tuple[float, ...]:
+        """Conditional probabilities whose acceptance lengths are those of this model at every static k."""
+        return conditionals_of(self)
+
+    @functools.cached_property
+    def proposal_rate(self) -> float:
+        """Share of plain decoding steps (one position each) at which something is proposed."""
+        if not self.proposes:
+            return 1.0
+        return self._mean(0, "proposals") / self._mean(0, "rounds")
+
+    def expected_length(self, num_spec_tokens: int) -> float:
+        """Tokens a round over all rounds of the requests in `outputs`, exact for that many drafts."""
+        return self._mean(num_spec_tokens, "tokens") / self._mean(num_spec_tokens, "rounds")
+
+    def expected_drafts(self, num_spec_tokens: int) -> float:
+        """All k in rounds in which something is proposed."""
+        if not self.proposes:
+            return float(num_spec_tokens)
+        share = self._mean(num_spec_tokens, "proposals") / self._mean(num_spec_tokens, "rounds")
+        return num_spec_tokens * share
+
+    def with_change(self, delta: float) -> Mixture:
+        """Each conditional probability of every regime moved by `delta` and clipped; moves and proposals stay."""
+        accept = tuple(tuple(min(1.0, max(0.0, a + delta)) for a in row) for row in self.accept)
+        return dataclasses.replace(self, accept=accept, name=f"{self.name} {delta:+g}")
+
+    def kinds_at(self, output_tokens: np.ndarray) -> np.ndarray:
+        """Share of each kind among requests of these output lengths, [n, kinds]."""
+        at = np.log(np.asarray(output_tokens, dtype=np.float64))
+        shares = np.asarray(self.shares)
+        places = np.log(self.share_tokens)
+        return np.stack([np.interp(at, places, column) for column in shares.T], axis=1)
+
+    def luck(
+        self, seed: int, first_request_id: int, output_tokens: np.ndarray, tasks: np.ndarray | None = None
+    ) -> Luck:
+        """See `AcceptanceModel.luck`; `tasks` is ignored."""
+        ids = np.arange(first_request_id, first_request_id + len(output_tokens), dtype=np.int64)
+        return self.luck_of(seed, ids, output_tokens)
+
+    def luck_of(self, seed: int, ids: np.ndarray, output_tokens: np.ndarray, tasks: np.ndarray | None = None) -> Luck:
+        """See `AcceptanceModel.luck_of`; `tasks` is ignored."""
+        offsets = request_offsets(output_tokens)
+        run = np.zeros(int(offsets[-1]), dtype=np.int8)
+        drafts = np.zeros(len(run), dtype=np.int8) if self.proposes else None
+        first = 0
+        while first < len(ids):
+            last = int(np.searchsorted(offsets, offsets[first] + _BLOCK_TOKENS, side="right")) - 1
+            last = min(max(last, first + 1), len(ids))
+            part = slice(int(offsets[first]), int(offsets[last]))
+            lengths = np.diff(offsets[first : last + 1])
+            self._deal(seed, ids[first:last].tolist(), lengths, run[part], None if drafts is None else drafts[part])
+            first = last
+        return Luck(run, drafts, offsets)
+
+    def _deal(self, seed: int, ids: list[int], lengths: np.ndarray, run: np.ndarray, drafts: np.ndarray | None) -> None:
+        """Fill `run` and `drafts` of one block. A request draws its kind and its first regime, then for each position
+        and `max_spec_tokens` more the uniforms of a match, of a move and, for lookups, of a proposal."""
+        each = 2 if drafts is None else 3
+        spans = lengths + self.max_spec_tokens
+        starts = np.concatenate(([0], np.cumsum(2 + each * spans)))
+        draws = np.empty(int(starts[-1]))
+        for request, begin, end in zip(ids, starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+            stream(seed, Purpose.ACCEPTANCE, request).random(out=draws[begin:end])
+        heads = draws[starts[:-1]], draws[starts[:-1] + 1]
+        keep = np.ones(len(draws), dtype=bool)
+        keep[starts[:-1]] = keep[starts[:-1] + 1] = False
+        table = draws[keep].reshape(-1, each)
+        kinds = _pick(self.kinds_at(lengths), heads[0])
+        regimes = self._path(kinds, _pick(np.asarray(self.starts)[kinds], heads[1]), spans, table[:, 1])
+        before = np.cumsum(spans) - spans
+        places = np.arange(len(run)) + np.repeat(before - (np.cumsum(lengths) - lengths), lengths)
+        match = np.ascontiguousarray(table[:, 0])
+        if drafts is None:
+            alive = np.arange(len(run))
+        else:
+            asked = table[places, 2] < np.asarray(self.proposes)[regimes[places]]
+            drafts[:] = MAX_SPEC_TOKENS * asked
+            alive = np.flatnonzero(asked)
+        at = places[alive]
+        for depth, chance in enumerate(self._by_depth(self.max_spec_tokens).T):
+            hit = match[at] < chance[regimes[at]]
+            alive, at = alive[hit], at[hit] + 1
+            if not len(alive):
+                break
+            run[alive] = depth + 1
+
+    def _path(self, kinds: np.ndarray, first: np.ndarray, spans: np.ndarray, moves_u: np.ndarray) -> np.ndarray:
+        """int8 regime of every position of all requests, one after another. Walks from change to change, all requests
+        at once: where a regime is left next is looked up, not searched."""
+        moves = np.asarray(self.moves)
+        n, regimes = len(moves_u), moves.shape[1]
+        ends = np.cumsum(spans)
+        stay = np.diagonal(moves, axis1=1, axis2=2)
+        leave = np.empty((regimes, n + 1), dtype=np.int64)
+        positions = np.arange(n)
+        for s in range(regimes):
+            leave[s, n] = n
+            leaves = moves_u >= np.repeat(stay[kinds, s], spans)
+            leave[s, :n] = np.minimum.accumulate(np.where(leaves, positions, n)[::-1])[::-1]
+        onward = moves * (1.0 - np.eye(regimes))
+        total = onward.sum(axis=2, keepdims=True)
+        onward = np.cumsum(np.divide(onward, total, out=np.zeros_like(onward), where=total > 0), axis=2)
+        changes = np.zeros(n, dtype=bool)
+        found = np.zeros(n, dtype=np.int8)
+        at, now, end, kind = ends - spans, first, ends, kinds
+        while len(at):
+            changes[at] = True
+            found[at] = now
+            last = leave[now, at]  # the last position in this regime
+            going = last + 1 < end
+            last, now, end, kind = last[going], now[going], end[going], kind[going]
+            rest = stay[kind, now]
+            share = (moves_u[last] - rest) / (1.0 - rest)
+            now = _pick(onward[kind, now], share, summed=True)
+            at = last + 1
+        return found[np.maximum.accumulate(np.where(changes, positions, 0))]
+
+    def _by_depth(self, num_spec_tokens: int) -> np.ndarray:
+        """[regimes, num_spec_tokens]: acceptance, carried on."""
+        rows = [row[:num_spec_tokens] + row[-1:] * max(0, num_spec_tokens - len(row)) for row in self.accept]
+        return np.asarray(rows, dtype=np.float64).reshape(len(rows), num_spec_tokens)
+
+    def _mean(self, num_spec_tokens: int, what: str) -> float:
+        """One of the sums over rounds, over all requests in `outputs`."""
+        sums = self._sums(min(num_spec_tokens, self.max_spec_tokens))
+        lengths, weights = (np.asarray(column, dtype=np.float64) for column in zip(*self.outputs, strict=True))
+        values: np.ndarray = getattr(sums, what)
+        return float(weights @ (values * self.kinds_at(lengths)).sum(axis=1))
+
+    def _sums(self, num_spec_tokens: int) -> RoundSums:
+        return _sums_of(self, num_spec_tokens)
+
+
+@functools.lru_cache(maxsize=512)
+def _sums_of(model: Mixture, num_spec_tokens: int) -> RoundSums:
+    regimes = len(model.accept)
+    return round_sums(
+        model._by_depth(num_spec_tokens),
+        np.asarray(model.proposes) if model.proposes else np.ones(regimes),
+        np.asarray(model.moves),
+        np.asarray(model.starts),
+        np.asarray([tokens for tokens, _ in model.outputs]),
+    )
+
+
+def _pick(rows: np.ndarray, u: np.ndarray, *, summed: bool = False) -> np.ndarray:
+    """int64 [n]: for each row of chances the place where its running sum passes u."""
+    sums = rows if summed else np.cumsum(rows, axis=1)
+    return np.asarray((u[:, None] >= sums[:, :-1]).sum(axis=1))
+
+
+def _chances(what: str, row: Sequence[float]) -> None:
+    for a in row:
+        if isinstance(a, bool) or not isinstance(a, int | float) or not 0.0 <= a <= 1.0:
+            raise ProfileError(f"mixture: {what} must lie in 0..1, got {a!r}")

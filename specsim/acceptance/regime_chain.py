@@ -1,0 +1,78 @@
+"""Expected rounds of a request whose text moves between regimes of acceptance: exact, without drawing anything.
+
+The regime of the text moves from output position to output position as a Markov chain. A round that starts in a regime
+accepts its drafts one by one, each by the regime at its own position, and emits one token more; so where rounds start is
+a Markov renewal process, and its sums over the positions of an output follow by powers of one matrix.
+Numbers: none; the chain and its acceptances are the caller's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["RoundSums", "round_sums"]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSums:
+    """Expectations by output length and kind of request, arrays [lengths, kinds]."""
+
+    rounds: np.ndarray
+    """Rounds that start within the output."""
+    tokens: np.ndarray
+    """Tokens that they emit, the last round not cut."""
+    proposals: np.ndarray
+    """Rounds among them in which anything is proposed."""
+
+
+def round_sums(
+    accept: np.ndarray, proposes: np.ndarray, moves: np.ndarray, starts: np.ndarray, lengths: np.ndarray
+) -> RoundSums:
+    """Sums over the rounds of one request at a static number of drafts.
+
+    Args:
+        accept: [regimes, k], chance that draft 1..k matches given that it was proposed and that those before it did,
+            by the regime at the draft's own position.
+        proposes: [regimes], chance that anything is proposed to a round that starts in a regime.
+        moves: [kinds, regimes, regimes], chance of the next position's regime, by kind of request.
+        starts: [kinds, regimes], regime of the first position.
+        lengths: output lengths, whole numbers >= 1.
+    """
+    regimes, k = accept.shape
+    kinds = len(moves)
+    # steps[g - 1]: a round that starts in a regime emits g tokens and the next one starts in another
+    steps = np.empty((k + 1, kinds, regimes, regimes))
+    alive = np.broadcast_to(np.eye(regimes), (kinds, regimes, regimes))
+    emitted = np.ones((kinds, regimes))
+    first = accept[:, :1] * proposes[:, None]
+    chances = np.concatenate((first, accept[:, 1:]), axis=1)
+    for j in range(k):
+        steps[j] = (alive * (1.0 - chances[:, j])) @ moves
+        alive = (alive * chances[:, j]) @ moves
+        emitted = emitted + alive.sum(axis=2)
+    steps[k] = alive @ moves
+    # One row vector holds where rounds start at the last k + 1 positions, and the three sums so far.
+    size = (k + 1) * regimes
+    turn = np.zeros((kinds, size + 3, size + 3))
+    for g in range(k + 1):
+        turn[:, g * regimes : (g + 1) * regimes, :regimes] = steps[g]
+        if g < k:
+            block = np.arange(regimes) + g * regimes
+            turn[:, block, block + regimes] = 1.0
+    turn[:, :regimes, size] = 1.0
+    turn[:, :regimes, size + 1] = emitted
+    turn[:, :regimes, size + 2] = proposes
+    turn[:, range(size, size + 3), range(size, size + 3)] = 1.0
+    state = np.zeros((len(lengths), kinds, 1, size + 3))
+    state[:, :, 0, :regimes] = starts
+    left = np.asarray(lengths, dtype=np.int64).copy()
+    while left.any():
+        odd = (left & 1).astype(bool)
+        state[odd] = state[odd] @ turn
+        left >>= 1
+        if left.any():
+            turn = turn @ turn
+    sums = state[:, :, 0, size:]
+    return RoundSums(sums[..., 0], sums[..., 1], sums[..., 2])
