@@ -32,7 +32,7 @@ __all__ = ["Empirical"]
 @dataclass(frozen=True, eq=False)
 class Empirical:
     """Measured runs, replayed. Requests are drawn with replacement, those with a similar output length before others,
-    and a request that wants more tokens than were measured goes through the second half of the measurement again.
+    and the middle of a measurement is shortened or repeated to the output length that is wanted.
 
     Raises:
         ProfileError: when there is no request or a figure is out of range.
@@ -81,7 +81,7 @@ class Empirical:
 
     def expected_drafts(self, num_spec_tokens: int) -> float:
         """Drafts a round when every measured request is replayed once."""
-        run, drafts, starts = self._walk(num_spec_tokens)
+        _, drafts, starts = self._walk(num_spec_tokens)
         if drafts is not None:
             return float(np.minimum(drafts[starts], num_spec_tokens).mean())
         if self.proposal_rate >= 1.0:
@@ -192,7 +192,13 @@ def _sizes(runs: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _lasting(values: np.ndarray, n: int) -> np.ndarray:
-    """The first n values; after the last the second half comes again."""
-    if n <= len(values):
-        return values[:n]
-    return np.concatenate((values, np.resize(values[len(values) // 2 :], n - len(values))))
+    """n values with the beginning and the end of the measured ones: the middle is left out, or its half comes again.
+
+    Acceptance differs between the first tokens of an answer and its end, so neither may be lost or come twice.
+    """
+    size = len(values)
+    if n <= size:
+        return np.concatenate((values[: n // 2], values[size - (n - n // 2) :])) if n < size else values
+    half = size // 2
+    more = np.resize(values[size // 4 : size // 4 + half + 1], n - size)
+    return np.concatenate((values[:half], more, values[half:]))

@@ -1,10 +1,10 @@
 """Fit of a `Mixture` to measured requests by expectation maximisation.
 
-Two walks of rounds over every measured request, at one draft and at as many as were measured, say at each output position
-whether a draft for it was tested, at which place of its draft, and whether it matched. A hidden Markov chain of regimes
-explains these tests; kinds of requests share the regimes and differ in how they move between them. Which kinds an output
-length has is smoothed over similar lengths. At the end the acceptance at each place of a draft is shifted by as much as
-makes the mean acceptance lengths exactly the measured ones.
+Two walks of rounds over every measured request, at one draft and at as many as were measured, say at each output
+position whether a draft for it was tested, at which place of its draft, and whether it matched. A hidden Markov chain
+of regimes explains these tests; kinds of requests share the regimes and differ in how they move between them. Which
+kinds an output length has is smoothed over similar lengths. At the end the acceptance at each place of a draft is
+shifted by as much as makes the mean acceptance lengths exactly the measured ones.
 Leaves out: tests beyond 150,000 output tokens (every n-th request is taken then); proposals where nothing matched,
 which measurements do not show: their rate is given.
 Numbers: none but the sizes below; they are the same for every data set.
@@ -72,16 +72,18 @@ def fit_mixture(
     tokens = np.array([len(run) for run in chosen], dtype=np.float64)
     steady = steady_lengths is not None
     found = _explain(_Tests.of(chosen, (1, most)), tokens, _by_ease(chosen, tokens, kinds), regimes, steady)
-    places = [tokens.mean()] if steady else np.exp(np.linspace(*np.log([tokens.min(), tokens.max() + 1.0]), _KNOTS))
-    shares = found.member.mean(axis=0)[None] if steady else similar_outputs(np.asarray(places), tokens) @ found.member
     if steady:  # every token counts alike, since requests of all lengths are taken to be alike
+        places = np.array([tokens.mean()])
         shares = (tokens @ found.member / tokens.sum())[None]
+    else:
+        places = np.exp(np.linspace(math.log(tokens.min()), math.log(tokens.max() + 1.0), _KNOTS))
+        shares = similar_outputs(places, tokens) @ found.member
     model = Mixture(
         accept=tuple(tuple(row) for row in found.accept.tolist()),
         moves=tuple(tuple(tuple(row) for row in rows) for rows in _normal(found.moves).tolist()),
         starts=tuple(tuple(row) for row in _normal(found.starts).tolist()),
         shares=tuple(tuple(row) for row in _normal(shares).tolist()),
-        share_tokens=tuple(float(n) for n in places),
+        share_tokens=tuple(places.tolist()),
         outputs=_reference(np.array([len(run) for run in measured])),
         max_spec_tokens=most,
         name=name,
@@ -185,7 +187,8 @@ def _explain(tests: _Tests, tokens: np.ndarray, member: np.ndarray, regimes: int
     ease = np.linspace(0.05, 0.95, regimes)
     moves = np.repeat((0.8 * np.eye(regimes) + 0.2 / regimes)[None], kinds, axis=0)
     now = _Found(np.repeat(ease[:, None], _PLACES, axis=1), moves, _steady(moves), member)
-    borders = _Borders(np.zeros((kinds, len(tests.size), regimes)), np.zeros((kinds, len(tests.size), regimes)))
+    shape = (regimes, kinds, len(tests.size))
+    borders = _Borders(np.zeros(shape), np.zeros(shape))
     similar = None if steady else similar_outputs(tokens, tokens)
     prior = np.zeros_like(member)
     last = -math.inf
@@ -207,7 +210,7 @@ def _explain(tests: _Tests, tokens: np.ndarray, member: np.ndarray, regimes: int
 
 @dataclass
 class _Borders:
-    """What pieces of one request tell each other, from the last iteration, [kind, piece, regime]; 0: nothing yet."""
+    """What pieces of one request tell each other, from the last iteration, [regime, kind, piece]; 0: nothing yet."""
 
     ends: np.ndarray
     begins: np.ndarray
@@ -216,38 +219,41 @@ class _Borders:
 def _iterate(
     tests: _Tests, now: _Found, borders: _Borders, tried: np.ndarray, prior: np.ndarray, *, fixed: bool
 ) -> float:
-    """One step of expectation and maximisation, in place; the log likelihood before it."""
+    """One step of expectation and maximisation, in place; the log likelihood before it.
+
+    Every piece of a request is a row for each kind that is tried for it; arrays are [regime, ..., row], so that sums
+    over regimes are sums of long vectors.
+    """
     kind, piece = np.nonzero(tried[tests.request].T)
     order = np.argsort(piece, kind="stable")
     kind, piece = kind[order], piece[order]
     request = tests.request[piece]
     code, size = tests.code[:, piece], tests.size[piece]
-    counts = np.searchsorted(-size, -np.arange(len(code)), side="left")  # rows longer than each position
-    chance = np.ones((1 + 2 * _PLACES, now.accept.shape[0]))
-    chance[1::2], chance[2::2] = 1.0 - now.accept.T, now.accept.T
-    moves = now.moves[kind]
-    back = np.ascontiguousarray(moves.transpose(0, 2, 1))
+    rows = np.searchsorted(-size, -np.arange(len(code)), side="left").tolist()  # that are longer than each position
+    chance = np.ones((now.accept.shape[0], 1 + 2 * _PLACES))
+    chance[:, 1::2], chance[:, 2::2] = 1.0 - now.accept, now.accept
+    fits = np.take(chance, code, axis=1)
+    moves = np.ascontiguousarray(now.moves[kind].transpose(1, 2, 0))
 
-    here = now.starts[kind]
+    here = np.ascontiguousarray(now.starts[kind].T)
     front = tests.before[piece]
-    told = np.flatnonzero((front >= 0) & (borders.ends[kind, front].sum(axis=1) > 0))
-    known = borders.ends[kind[told], front[told]]
-    here[told] = _step(known, moves[told])
-    forward = np.empty((len(code), len(piece), here.shape[1]))
-    logs = np.zeros(len(piece))
-    for t, m in enumerate(counts.tolist()):
-        here = (_step(here[:m], moves[:m]) if t else here) * chance[code[t, :m]]
-        total = here.sum(axis=1)
-        here /= total[:, None]
-        forward[t, :m] = here
-        logs[:m] += np.log(total)
+    told = np.flatnonzero((front >= 0) & (borders.ends[:, kind, front].sum(axis=0) > 0))
+    known = borders.ends[:, kind[told], front[told]]
+    here[:, told] = _onward(known, moves[:, :, told])
+    forward = np.empty((len(code), len(here), len(piece)))
+    scale = np.ones((len(code), len(piece)))
+    for t, m in enumerate(rows):
+        here = (_onward(here[:, :m], moves[:, :, :m]) if t else here) * fits[:, t, :m]
+        total = here.sum(axis=0)
+        here /= total
+        forward[t, :, :m], scale[t, :m] = here, total
 
-    logs /= tests.walks  # the walks see the same text, so together they count once
     score = np.full(now.member.shape, -np.inf)
     score[tried] = prior[tried]
-    by_request = np.zeros_like(score)
-    np.add.at(by_request, (request, kind), logs)
-    score += by_request
+    seen = np.zeros_like(score)
+    # the walks see the same text, so together they count once
+    np.add.at(seen, (request, kind), np.log(scale).sum(axis=0) / tests.walks)
+    score += seen
     best = score.max(axis=1, keepdims=True)
     member = np.exp(score - best)
     likelihood = float((np.log(member.sum(axis=1)) + best[:, 0]).sum())
@@ -255,55 +261,57 @@ def _iterate(
         now.member = member / member.sum(axis=1, keepdims=True)
     weight = now.member[request, kind] / tests.walks
 
-    ahead = np.ones_like(forward[0])
+    last = forward[size - 1, :, np.arange(len(piece))].T
+    ahead = np.ones_like(last)
     behind = tests.after[piece]
-    heard = np.flatnonzero((behind >= 0) & (borders.begins[kind, behind].sum(axis=1) > 0))
-    ahead[heard] = borders.begins[kind[heard], behind[heard]]
-    seen = np.zeros_like(chance)
+    heard = np.flatnonzero((behind >= 0) & (borders.begins[:, kind, behind].sum(axis=0) > 0))
+    ahead[:, heard] = borders.begins[:, kind[heard], behind[heard]]
+    ahead /= (last * ahead).sum(axis=0)
     moved = np.zeros_like(moves)
     for t in range(len(code) - 1, -1, -1):
-        m = int(counts[t])
-        held = forward[t, :m] * ahead[:m]
-        held *= (weight[:m] / held.sum(axis=1))[:, None]
-        for regime in range(held.shape[1]):
-            seen[:, regime] += np.bincount(code[t, :m], weights=held[:, regime], minlength=len(seen))
-        later = ahead[:m] * chance[code[t, :m]]
-        later /= later.max(axis=1, keepdims=True)
-        ahead[:m] = _step(later, back[:m])
+        m = rows[t]
+        held = forward[t, :, :m] * ahead[:, :m]
+        later = ahead[:, :m] * fits[:, t, :m] / scale[t, :m]
         if t:
-            _count(moved[:m], forward[t - 1, :m], ahead[:m], later)
-    into = moved[told]
-    _count(into, known, ahead[told], later[told])
-    moved[told] = into
-    borders.ends[kind, piece] = forward[size - 1, np.arange(len(piece))]
-    borders.begins[kind, piece] = ahead / ahead.max(axis=1, keepdims=True)
+            moved[:, :, :m] += forward[t - 1, :, None, :m] * later
+            ahead[:, :m] = _backward(later, moves[:, :, :m])
+        forward[t, :, :m] = held * weight[:m]
+        forward[t, :, m:] = 0.0
+    into = known[:, None] * later[:, told]
+    moved[:, :, told] += into / (into * moves[:, :, told]).sum(axis=(0, 1))
+    begins = _backward(later, moves)
+    borders.ends[:, kind, piece] = last
+    borders.begins[:, kind, piece] = begins / begins.max(axis=0)
 
-    moved *= moves * weight[:, None, None]
-    sums = np.zeros_like(now.moves)
-    np.add.at(sums, kind, moved)
-    pool = _normal(sums.sum(axis=0) + 1e-6)
-    now.moves = sums + _MOVES_PRIOR * pool
+    moved *= moves * weight
+    sums = np.stack([np.bincount(kind, row, len(now.moves)) for row in moved.reshape(-1, len(piece))], axis=1)
+    sums = sums.reshape(now.moves.shape)
+    now.moves = sums + _MOVES_PRIOR * _normal(sums.sum(axis=0) + 1e-6)
     now.moves /= now.moves.sum(axis=2, keepdims=True)
-    begun = np.zeros_like(now.starts)
-    at_start = front < 0
-    np.add.at(begun, kind[at_start], held[at_start])
-    now.starts = begun + begun.sum(axis=0) / max(begun.sum(), 1e-12)
-    now.starts /= now.starts.sum(axis=1, keepdims=True)
-    hits, misses = seen[2::2].T, seen[1::2].T
-    level = (hits.sum(axis=1, keepdims=True) + 0.5) / (hits + misses + 1.0 / _PLACES).sum(axis=1, keepdims=True)
+    first = np.flatnonzero(front < 0)
+    begun = np.stack([np.bincount(kind[first], row[first], len(now.moves)) for row in forward[0]], axis=1)
+    now.starts = _normal(begun + begun.sum(axis=0) / max(begun.sum(), 1e-12))
+    tested = np.stack([np.bincount(code.ravel(), row.ravel(), 1 + 2 * _PLACES) for row in forward.transpose(1, 0, 2)])
+    misses, hits = tested[:, 1::2], tested[:, 2::2]
+    level = (hits.sum(axis=1, keepdims=True) + 0.5) / (tested[:, 1:].sum(axis=1, keepdims=True) + 1.0)
     now.accept = (hits + _PLACES_PRIOR * level) / (hits + misses + _PLACES_PRIOR)
     return likelihood
 
 
-def _step(rows: np.ndarray, matrices: np.ndarray) -> np.ndarray:
-    """Row vectors times matrices of their own."""
-    return np.asarray(np.einsum("ns,nst->nt", rows, matrices))
+def _onward(rows: np.ndarray, moves: np.ndarray) -> np.ndarray:
+    """Regimes one position later."""
+    found = rows[0] * moves[0]
+    for s in range(1, len(rows)):
+        found += rows[s] * moves[s]
+    return np.asarray(found)
 
 
-def _count(into: np.ndarray, left: np.ndarray, ahead: np.ndarray, later: np.ndarray) -> None:
-    """Add the chance of each pair of neighbouring regimes, up to the chance of the move itself."""
-    scaled = left / (left * ahead).sum(axis=1, keepdims=True)
-    into += scaled[:, :, None] * later[:, None, :]
+def _backward(rows: np.ndarray, moves: np.ndarray) -> np.ndarray:
+    """The same the other way: a mean over where each regime leads."""
+    found = rows[0] * moves[:, 0]
+    for s in range(1, len(rows)):
+        found += rows[s] * moves[:, s]
+    return np.asarray(found)
 
 
 def _reference(tokens: np.ndarray) -> tuple[tuple[int, float], ...]:
@@ -326,15 +334,13 @@ def _measured_lengths(runs: Sequence[np.ndarray], most: int) -> list[float]:
 
 
 def _calibrated(model: Mixture, lengths: Sequence[float]) -> Mixture:
-    """The model with each place of a draft shifted, on the logit scale, so that acceptance lengths are the given ones."""
+    """The model with each place of a draft shifted, on the logit scale, so that acceptance lengths are those given."""
     accept = np.clip(model._by_depth(model.max_spec_tokens), 1e-6, 1.0 - 1e-6)
     logit = np.log(accept) - np.log1p(-accept)
     shift = 0.0
     for k in range(1, min(len(lengths), _CALIBRATED_PLACES, model.max_spec_tokens) + 1):
 
-        def excess(
-            x: float, k: int = k, accept: np.ndarray = accept, logit: np.ndarray = logit
-        ) -> float:
+        def excess(x: float, k: int = k, accept: np.ndarray = accept, logit: np.ndarray = logit) -> float:
             accept[:, k - 1] = 1.0 / (1.0 + np.exp(-logit[:, k - 1] - x))
             return _with_accept(model, accept[:, :k]).expected_length(k) - lengths[k - 1]
 

@@ -2,8 +2,8 @@
 
 Format: JSON lines, plain or gzip, one object a request: `request`, `task`, `prompt_tokens`, `output_tokens` and, per
 drafter, a list with one number for each output position: the tokens that a round starting there would emit with as
-many drafts as were measured (bonus included, so 1 = nothing matched). Optionally `<drafter>_drafts`, a list as long: how
-many drafts a lookup had to propose there.
+many drafts as were measured (bonus included, so 1 = nothing matched). Optionally `<drafter>_drafts`, a list as long:
+how many drafts a lookup had to propose there.
 """
 
 from __future__ import annotations
@@ -131,7 +131,8 @@ def _drafts(row: dict[str, Any], drafter: str, run: np.ndarray, where: str) -> n
     if len(short):
         at = int(short[0])
         raise ProfileError(
-            f"{where}: '{key}' position {at} is {found[at]}, but {run[at]} drafts match there; more match than there are"
+            f"{where}: '{key}' position {at} is {found[at]}, but {run[at]} drafts match there; no more match than are "
+            f"proposed"
         )
     return found
 

@@ -1,8 +1,8 @@
 """Expected rounds of a request whose text moves between regimes of acceptance: exact, without drawing anything.
 
 The regime of the text moves from output position to output position as a Markov chain. A round that starts in a regime
-accepts its drafts one by one, each by the regime at its own position, and emits one token more; so where rounds start is
-a Markov renewal process, and its sums over the positions of an output follow by powers of one matrix.
+accepts its drafts one by one, each by the regime at its own position, and emits one token more; so where rounds start
+is a Markov renewal process, and its sums over the positions of an output follow by powers of one matrix.
 Numbers: none; the chain and its acceptances are the caller's.
 """
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specsim.acceptance import AcceptanceModel, ByTask, Constant, Luck, PerPosition
-from specsim.acceptance.base import MAX_SPEC_TOKENS, walk_lengths
+from specsim.acceptance.base import MAX_SPEC_TOKENS, round_starts
 from specsim.acceptance.spread import length_spread
 from specsim.closed_forms import expected_tokens_per_round
 from specsim.errors import ProfileError
@@ -38,9 +38,11 @@ def deal(model: AcceptanceModel, n: int, length: int, *, seed: int = 1, first: i
 
 def rounds_of(luck: Luck, k: int) -> tuple[np.ndarray, np.ndarray]:
     """(rounds, tokens) of each request at a static k."""
-    pairs = [walk_lengths(luck.of(i)[0].tolist(), k) for i in range(len(luck.offsets) - 1)]
-    rounds, tokens = np.array(pairs, dtype=float).T
-    return rounds, tokens
+    starts = round_starts(luck.run, luck.offsets, k)
+    owner = np.searchsorted(luck.offsets, starts, side="right") - 1
+    n = len(luck.offsets) - 1
+    tokens = np.bincount(owner, weights=np.minimum(luck.run[starts], k) + 1.0, minlength=n)
+    return np.bincount(owner, minlength=n).astype(float), tokens
 
 
 @pytest.mark.parametrize("name", MODELS)
