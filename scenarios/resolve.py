@@ -159,6 +159,7 @@ def _side(
         kv_dtype=deployment.kv_dtype,
         draft=draft,
         method=method,
+        engine=deployment.engine,
         factors=factors_for(deployment.engine, deployment.engine_version),
         options=None if speculation is None else speculation.options,
         draft_tp=given.draft_tp,

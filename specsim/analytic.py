@@ -16,7 +16,7 @@ from dataclasses import replace
 from specsim.drafters import Drafter, find_drafter, method_names
 from specsim.efficiency import FACTORS, Factors, captured_tokens_default, factor_sources, gpu_family
 from specsim.errors import CatalogueError, ProfileError, nearest
-from specsim.profiles import LatencyProfile, PassCost
+from specsim.profiles import LatencyProfile, PassCost, ZeroDrafts
 from specsim.shapes import WEIGHT_BITS, Gpu, ModelShape
 
 __all__ = ["KV_BYTES", "analytic_profile", "divides", "kv_bytes", "kv_values_per_rank", "weight_dtypes"]
@@ -25,6 +25,8 @@ KV_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625}
 """Bytes of one cached number by KV dtype."""
 
 _FULL_PRECISION = ("fp32", "bf16", "fp16")
+_AT_ZERO_DRAFTS: Mapping[str, ZeroDrafts] = {"trtllm": "stale"}
+"""TensorRT-LLM PR 16888; the others keep the drafter's cache complete (vLLM issue 53420, SGLang's eagle_worker_v2)."""
 _COMPUTE_DTYPE = {"fp8": "fp8", "int8": "int8", "mxfp4": "fp4", "nvfp4": "fp4"}
 
 
@@ -42,13 +44,14 @@ def analytic_profile(
     draft_weight_dtype: str | None = None,
     draft_kv_dtype: str | None = None,
     captured_tokens_max: int | None = None,
+    engine: str = "vllm",
     factors: Factors = FACTORS,
 ) -> LatencyProfile:
     """Seconds of prefill, draft and verify for a model on a GPU, from datasheet figures.
 
     `method` is the name of a drafter or `none`, `options` those of the drafter. `weight_dtype` None: as the checkpoint
     stores it. `draft_tp` and `draft_kv_dtype` None: as the target. `captured_tokens_max` None: vLLM's default ceiling
-    for the GPU.
+    for the GPU. `engine` decides what the drafter does in steps that draft nothing.
 
     Raises:
         CatalogueError: when `tp` does not divide the heads of a model.
@@ -94,6 +97,7 @@ def analytic_profile(
         loaded_host_s=factors.loaded_host_s if drafter.runs_model else factors.lookup_loaded_host_s,
         loaded_request_s=factors.loaded_request_s if drafter.runs_model else 0.0,
         lookup_request_s=factors.lookup_request_s if drafter.looks_up else 0.0,
+        switch_s=factors.switch_s,
         verify_skip_share=drafter.verify_skip(target, chosen) if drafter.verify_skip is not None else 0.0,
     )
     if not drafter.runs_model or draft is None:
@@ -115,6 +119,7 @@ def analytic_profile(
         draft=draft_cost,
         draft_mode=drafter.mode,
         draft_catches_up=drafter.catches_up,
+        at_zero_drafts=_AT_ZERO_DRAFTS.get(engine, "synced") if drafter.catches_up else "skipped",
         draft_rows_fixed=drafter.extra_rows.fixed,
         draft_rows_per_draft=drafter.extra_rows.each,
         draft_catch_up_share=_catch_up_share(drafter, draft),

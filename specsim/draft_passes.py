@@ -3,7 +3,7 @@
 Models: serial passes, of which the first also takes every token that the drafter has not seen (prompts too) and each
 later one a row a request, or a row a node that is drafted on where drafts form a tree; one parallel pass with further
 rows; one block pass of k + 1 queries, catching up by projecting keys and values only; heads at once on the last hidden
-state; own cache, own window.
+state; own cache, own window. With no drafts at all a drafter that catches up runs its first pass for its cache alone.
 Leaves out: overlap of drafting with anything else. Numbers: a LatencyProfile; nothing is hard-coded here.
 """
 
@@ -46,6 +46,9 @@ class DraftPasses:
         once = p.verify_reads_kv_once
         if p.draft_mode == "heads":
             return 0.0, 0.0
+        if k == 0:
+            catches_up = p.draft_catches_up and p.draft_mode != "block"
+            return self._draft.kv_rates(width, unsplit, read_once=once) if catches_up else (0.0, 0.0)
         if p.draft_mode == "block":
             return self._draft.kv_rates(k + 1, unsplit, read_once=once)
         if p.draft_mode == "parallel":
@@ -74,6 +77,8 @@ class DraftPasses:
         p, draft, k = self._profile, self._draft, num_spec_tokens
         decode = work.decode_requests
         rows, seen = decode + work.prefill_rows, decode + path + work.prefill_tokens
+        if k == 0:
+            return self._catch_up_s(decode, path, seen)
         if p.draft_mode == "heads":
             fixed = draft.cost.fixed_s
             return fixed + k * (draft.matrix(rows) - fixed + draft.head(rows)) if rows else 0.0
@@ -92,6 +97,15 @@ class DraftPasses:
             seconds += draft.matrix(rows * nodes, draft.alike(rows, rows * (nodes - 1))) + draft.head(rows * nodes)
         return seconds
 
+    def _catch_up_s(self, decode: int, path: int, seen: int) -> float:
+        """Matrix work of a first pass from which nothing is drafted, so that no logits are asked for."""
+        p, draft = self._profile, self._draft
+        if p.draft_mode == "heads" or not p.draft_catches_up:
+            return 0.0
+        if p.draft_mode == "block":
+            return seen * p.draft_catch_up_share * draft.cost.token_s
+        return draft.matrix(seen, draft.alike(decode, path))
+
     def prompt_s(self, work: _Work, num_spec_tokens: int) -> float:
         """Attention over prompts: their own chunks where the drafter catches up, and finished ones read by the passes
         that draft behind them."""
@@ -100,7 +114,7 @@ class DraftPasses:
             return 0.0
         chunks = p.draft_catches_up and p.draft_mode != "block"
         seconds = self._draft.prefill(work) if chunks else 0.0
-        if not work.prefill_rows:
+        if not work.prefill_rows or k == 0:
             return seconds
         if p.draft_mode == "block":
             passes = 1

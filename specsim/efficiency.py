@@ -83,6 +83,8 @@ class Factors:
     loaded_request_s: float = 1e-6
     lookup_loaded_host_s: float = 0.15e-3
     lookup_request_s: float = 2e-6
+    switch_s: float = 0.0
+    """What a step costs more whose k is not that of the step before."""
     fast_link_latency_s: float = 9e-6
     slow_link_latency_s: float = 25e-6
     between_servers_latency_s: float = 35e-6
@@ -172,6 +174,8 @@ _SOURCES: Mapping[str, str] = {
     "batch 128 (arXiv 2601.11580) leave room for far less, so a compromise",
     "lookup_loaded_host_s": "assumed: n-gram rows of arXiv 2601.11580 at batch 1 show between 0 and 0.7 ms a step",
     "lookup_request_s": "assumed: compiled n-gram match on the CPU over a few hundred tokens",
+    "switch_s": "assumed: graphs of every k are there from the start, and another set is selected (SGLang's runtime "
+    "states, vLLM's V2 runner); no measurement was found",
     "fast_link_latency_s": "assumed: one-shot all-reduce of a small message over NVLink or xGMI",
     "slow_link_latency_s": "assumed: the same over PCIe",
     "between_servers_latency_s": "assumed: the same over a server network",

@@ -51,6 +51,8 @@ class StepWork:
     """Drafts that the drafter makes per request at the end of this step."""
     machinery: bool = False
     """Whether speculation is loaded at all (False only for the policy `off`)."""
+    switches: bool = False
+    """Whether `next_num_spec_tokens` is not what it was in the step before."""
     draft_requests: int = 0
     """Decoding requests with at least one draft; only asked for where drafts form trees."""
 
@@ -75,6 +77,7 @@ class StepCost:
         self._nodes = (0, *(tree.nodes for tree in self.trees)) if trees else ()
         self._target = CompiledPass(profile.target)
         self._draft = None if profile.draft is None else DraftPasses(profile, self.trees)
+        self._syncs = profile.draft is not None and profile.at_zero_drafts == "synced"
         self._decode: dict[_Key, tuple[float, float, float]] = {}
         self._mixed: dict[_Key, tuple[float, float, float]] = {}
         self._padded = _padding(profile.captured_tokens_max)
@@ -96,7 +99,8 @@ class StepCost:
         terms = self._decode.get(key)
         if terms is None:
             terms = self._decode_terms(key)
-        return terms[0] + work.kv_tokens * terms[1] + work.windowed_kv_tokens * terms[2]
+        seconds = terms[0] + work.kv_tokens * terms[1] + work.windowed_kv_tokens * terms[2]
+        return seconds + self.profile.switch_s if work.switches else seconds
 
     def parts(self, work: StepWork) -> dict[str, float]:
         """The same seconds by cause, in the order in which they occur; their sum is `step_s`.
@@ -106,7 +110,7 @@ class StepCost:
         kv         attention: cached keys and values, and the pairs of prefill chunks
         fixed      launches and norms of the target pass, and latency of collectives
         collectives  the part of collectives that grows with tokens
-        graph      padding to captured sizes, and what steps outside a full graph pay
+        graph      padding to captured sizes, what steps outside a full graph pay, and going over to another k
         draft      the drafter's passes for the next round
         lookup     search of text on the host
         host       scheduling and sampling
@@ -135,7 +139,7 @@ class StepCost:
             padded = self._padded[tokens]
         alike = target.alike(decode, drafts)
         matrix = self._target_matrix_s(tokens, drafts, alike)
-        graph += self._target_matrix_s(padded, drafts, alike) - matrix
+        graph += self._target_matrix_s(padded, drafts, alike) - matrix + (p.switch_s if work.switches else 0.0)
         memory = (target.memory_s(tokens, alike) if tokens else 0.0) + (c.head_weights_s if rows else 0.0)
         fixed = c.fixed_s if tokens else 0.0
         collectives = (tokens - p.verify_skip_share * drafts) * c.collective_token_s
@@ -174,9 +178,12 @@ class StepCost:
         seconds += target.head(decode + drafts + work.prefill_rows) + target.prefill(work)
         if work.prefill_tokens:
             seconds += self.profile.mixed_s
-        if k and draft is not None:
+        if draft is not None and self._runs_drafter(k, work.machinery):
             seconds += draft.matrix_s(work, path, k) + draft.prompt_s(work, k)
-        return seconds
+        return seconds + self.profile.switch_s if work.switches else seconds
+
+    def _runs_drafter(self, num_spec_tokens: int, machinery: bool) -> bool:
+        return num_spec_tokens > 0 or (machinery and self._syncs)
 
     def decode_step_s(
         self,
@@ -219,7 +226,7 @@ class StepCost:
         base = math.fsum(self._parts(work, path, drafts).values())
         width, unsplit = self._width(decode, drafts)
         full, windowed = self._target.kv_rates(width, unsplit, read_once=self.profile.verify_reads_kv_once)
-        if next_k and self._draft is not None:
+        if self._draft is not None and self._runs_drafter(next_k, machinery):
             draft_full, draft_windowed = self._draft_kv_rates(decode, path, next_k)
             full, windowed = full + draft_full, windowed + draft_windowed
         if len(self._decode) >= _MEMO_LIMIT:
@@ -263,7 +270,7 @@ class StepCost:
         """`path`: drafts verified on the paths of their trees."""
         k, draft = work.next_num_spec_tokens, self._draft
         tokens = work.decode_requests + path + work.prefill_tokens
-        if not k or draft is None or not tokens:
+        if draft is None or not tokens or not self._runs_drafter(k, work.machinery):
             return 0.0
         full, windowed = self._draft_kv_rates(work.decode_requests, path, k) if work.decode_requests else (0.0, 0.0)
         seconds = work.kv_tokens * full + work.windowed_kv_tokens * windowed

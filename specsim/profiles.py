@@ -17,11 +17,12 @@ from typing import Any, Literal, get_args
 from specsim.drafters.base import DraftMode
 from specsim.errors import ProfileError, nearest
 
-__all__ = ["PROFILE_VERSION", "LatencyProfile", "PassCost", "ProfileKind"]
+__all__ = ["PROFILE_VERSION", "LatencyProfile", "PassCost", "ProfileKind", "ZeroDrafts"]
 
 PROFILE_VERSION = 1
 
 ProfileKind = Literal["analytic", "measured", "imported", "transferred"]
+ZeroDrafts = Literal["synced", "stale", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,12 @@ class LatencyProfile:
     """The same per decoding request and step."""
     lookup_request_s: float = 0.0
     """Host time of an n-gram or suffix lookup per decoding request and step."""
+    at_zero_drafts: ZeroDrafts = "skipped"
+    """What a drafter with a cache does in steps after which nothing is drafted. `synced`: its first pass runs all the
+    same, so that the cache stays complete (vLLM, SGLang); `stale`: nothing, and drafts of requests that computed tokens
+    in such a step never match again (TensorRT-LLM's one-model path); `skipped`: nothing, at no harm."""
+    switch_s: float = 0.0
+    """Extra seconds of a step whose k is not that of the step before."""
     verify_reads_kv_once: bool = True
     """Whether the attention kernel shares cached-KV reads over the 1 + k queries of a request."""
     verify_unsplit_requests: float = 0.0
@@ -147,12 +154,15 @@ class LatencyProfile:
             raise ProfileError(
                 f"profile {self.name}: draft_mode '{self.draft_mode}' is not one of {', '.join(get_args(DraftMode))}"
             )
+        if self.at_zero_drafts not in get_args(ZeroDrafts):
+            raise ProfileError(f"profile {self.name}: at_zero_drafts '{self.at_zero_drafts}' is not one of "
+                               f"{', '.join(get_args(ZeroDrafts))}")  # fmt: skip
         if (self.draft is None) != (self.draft_mode == "none"):
             raise ProfileError(f"profile {self.name}: draft_mode '{self.draft_mode}' does not fit draft "
                                f"{'missing' if self.draft is None else 'given'}")  # fmt: skip
         for name in ("host_s", "host_request_s", "speculation_host_s", "loaded_host_s", "loaded_request_s",
-                     "lookup_request_s", "verify_unsplit_requests", "captured_tokens_max", "uncaptured_s", "mixed_s",
-                     "relative_error"):  # fmt: skip
+                     "lookup_request_s", "switch_s", "verify_unsplit_requests", "captured_tokens_max", "uncaptured_s",
+                     "mixed_s", "relative_error"):  # fmt: skip
             value = getattr(self, name)
             if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
                 raise ProfileError(f"profile {self.name}: {name} must be finite and >= 0, got {value!r}")

@@ -96,7 +96,7 @@ class FastReplica:
         self._decode_steps = 0
         self._completed: list[tuple[int, int]] = []
         self._constant = policy.constant
-        self._next_k = policy.num_spec_tokens if policy.constant else 0
+        self._next_k = policy.num_spec_tokens if policy.constant else -1
         self._work = StepWork(machinery=machinery, next_num_spec_tokens=self._next_k)
         self._peek = Peek()
         self._completing: list[int] = []
@@ -159,7 +159,9 @@ class FastReplica:
         work.kv_tokens = peek.kv_tokens
         work.windowed_kv_tokens = peek.windowed_kv_tokens
         if not self._constant:
-            self._next_k = work.next_num_spec_tokens = self._policy.next_k(size, peek.kv_tokens, peek.served)
+            k = self._policy.next_k(size, peek.kv_tokens, peek.served)
+            work.switches = 0 <= self._next_k != k
+            self._next_k = work.next_num_spec_tokens = k
         self._peek, self._size, self._began_s = peek, size, now_s
         return self._cost.step_s(work)
 

@@ -59,7 +59,8 @@ class PlainReplica:
         self._refused = frozenset(np.flatnonzero(refused).tolist())
         self._last_emit_s: dict[int, float] = {}
         self._plan = StepPlan()
-        self._next_k = 0
+        self._next_k = -1
+        """Drafts that the step proposes for the next round; -1 before the first step."""
         self._began_s = 0.0
         self._iterations: Counter[int] = Counter()
         """Steps in which a request emitted tokens, for policies that watch completions."""
@@ -110,8 +111,9 @@ class PlainReplica:
             work.prefill_pairs += chunk_pairs(context, item.num_tokens)
             if self.window:
                 work.prefill_windowed_pairs += windowed_chunk_pairs(context, item.num_tokens, self.window)
-        self._next_k = self.policy.next_k(len(plan.scheduled), work.kv_tokens, work.decode_requests)
-        work.next_num_spec_tokens = self._next_k
+        k = self.policy.next_k(len(plan.scheduled), work.kv_tokens, work.decode_requests)
+        work.switches = 0 <= self._next_k != k
+        self._next_k = work.next_num_spec_tokens = k
         return self.cost.step_s(work)
 
     def _trim(self, plan: StepPlan) -> None:

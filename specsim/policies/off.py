@@ -19,6 +19,6 @@ KIND = PolicyKind(
     example="off",
     positional=(),
     uses=(),
-    engines=("vllm", "sglang", "tensorrt_llm", "llama_cpp"),
+    engines=("vllm", "sglang", "trtllm", "llamacpp"),
     rank=0,
 )

@@ -29,6 +29,6 @@ KIND = PolicyKind(
     example="off_above:3:64",
     positional=("num_spec_tokens", "batch_limit"),
     uses=("num_spec_tokens", "batch_limit"),
-    engines=("vllm", "tensorrt_llm"),
+    engines=("vllm", "trtllm"),
     rank=2,
 )

@@ -66,6 +66,6 @@ KIND = PolicyKind(
     uses=("num_spec_tokens", "table"),
     check=lambda spec: check_table("policy.table", spec.table, spec.num_spec_tokens),
     read=_read,
-    engines=("vllm", "tensorrt_llm"),
+    engines=("vllm", "trtllm"),
     rank=3,
 )

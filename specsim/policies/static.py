@@ -28,6 +28,6 @@ KIND = PolicyKind(
     label=lambda spec: f"k={spec.num_spec_tokens}",
     spelling="static:K",
     example="static:3",
-    engines=("vllm", "sglang", "tensorrt_llm", "llama_cpp"),
+    engines=("vllm", "sglang", "trtllm", "llamacpp"),
     rank=1,
 )

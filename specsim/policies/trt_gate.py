@@ -96,6 +96,6 @@ KIND = PolicyKind(
     example="trt_gate:3:0.4:100",
     positional=("num_spec_tokens", "threshold", "window"),
     settings=TrtGateSettings,
-    engines=("tensorrt_llm",),
+    engines=("trtllm",),
     rank=5,
 )

@@ -114,6 +114,46 @@ def test_machinery_at_k_0_costs_more_than_off_and_no_machinery_is_off() -> None:
     assert StepCost(profile(loaded_host_s=0.0, loaded_request_s=0.0)).decode_step_s(32, 1000, 0, machinery=True) == off
 
 
+def test_a_drafter_that_stays_in_sync_runs_its_first_pass_at_k_0() -> None:
+    """Over decoding and prompt tokens, without logits; nothing where it has no cache, or is not loaded."""
+    flat = pass_cost(knee=1.0)
+    free = {"loaded_host_s": 0.0, "loaded_request_s": 0.0, "captured_tokens_max": 0}
+    plain, synced = (
+        StepCost(profile(draft=flat, **free)),
+        StepCost(profile(draft=flat, at_zero_drafts="synced", **free)),
+    )
+    for more in ({}, {"prefill_tokens": 70, "prefill_rows": 1, "prefill_kv_tokens": 300, "prefill_pairs": 23_485}):
+        work = StepWork(decode_requests=8, draft_tokens=16, kv_tokens=5000, machinery=True, **more)
+        tokens = 8 + 16 + more.get("prefill_tokens", 0)
+        attention = 5000 * 4e-8 + max(more.get("prefill_kv_tokens", 0) * 4e-8, more.get("prefill_pairs", 0) * 1e-9)
+        first_pass = 5e-3 + tokens * 2e-5 + 5e-4 + attention
+        assert synced.step_s(work) - plain.step_s(work) == pytest.approx(first_pass, rel=1e-9)
+        assert sum(synced.parts(work).values()) == pytest.approx(synced.step_s(work), rel=1e-12)
+        off = dataclasses.replace(work, machinery=False)
+        assert synced.step_s(off) == plain.step_s(off)
+        three = dataclasses.replace(work, next_num_spec_tokens=3)
+        assert synced.step_s(three) == plain.step_s(three)
+    for changes in ({"draft_catches_up": False}, {"draft_mode": "heads"}):
+        own = StepCost(profile(draft=flat, **free, **changes))
+        work = StepWork(decode_requests=8, kv_tokens=5000, machinery=True)
+        assert own.step_s(work) == plain.step_s(work)
+    block = StepCost(
+        profile(draft=flat, at_zero_drafts="synced", draft_mode="block", draft_catch_up_share=0.25, **free)
+    )
+    assert block.step_s(work) - plain.step_s(work) == pytest.approx(8 * 0.25 * 2e-5)
+
+
+@pytest.mark.parametrize("prefill_tokens", [0, 30])
+def test_going_over_to_another_k_costs_once(prefill_tokens: int) -> None:
+    cost = StepCost(profile(switch_s=0.125))
+    work = StepWork(decode_requests=4, draft_tokens=8, kv_tokens=100, prefill_tokens=prefill_tokens,
+                    next_num_spec_tokens=1, machinery=True)  # fmt: skip
+    over = dataclasses.replace(work, switches=True)
+    assert cost.step_s(over) - cost.step_s(work) == pytest.approx(0.125)
+    assert sum(cost.parts(over).values()) == pytest.approx(cost.step_s(over))
+    assert cost.parts(over)["graph"] - cost.parts(work)["graph"] == pytest.approx(0.125)
+
+
 def test_captured_sizes_as_vllm_lists_them() -> None:
     sizes = captured_sizes(512)
     assert sizes[:6] == [1, 2, 4, 8, 16, 24]
