@@ -15,31 +15,26 @@ from typing import Any
 
 from scenarios.acceptance import default_acceptance
 from scenarios.hardware import gpu as find_gpu
-from scenarios.lookup import one_line
 from scenarios.models import model as find_model
+from scenarios.published.deployments import Filled, deployment_of
 from scenarios.published.rows import PublishedRow
+from scenarios.published.tree_words import Tree, tree_words
+from scenarios.published.units import LoadKind, load_kind_words, unit_words
 from scenarios.published.words import (
-    Metric,
-    Tree,
     dataset_words,
-    dtype_words,
     engine_words,
     fallback,
-    gpu_words,
-    load_kind_words,
     method_words,
-    target_dtype,
     target_words,
-    tree_words,
-    unit_words,
 )
 from scenarios.resolve import find_drafter, resolve
 from scenarios.trees import verified
 from specsim.acceptance import Constant, PerPosition
 from specsim.config import Deployment, Slo, Speculation
 from specsim.drafters import drafter
-from specsim.errors import CapacityError, InputError, ScenarioError
+from specsim.errors import CapacityError, CatalogueError, InputError, ScenarioError
 from specsim.planner.concurrency import CrossoverSettings
+from specsim.planner.implied import Metric
 from specsim.planner.null_model import LinearFit, NullModel, plain_roofline
 from specsim.planner.published import Case
 from specsim.planner.question import Question
@@ -50,11 +45,10 @@ __all__ = ["Unpredictable", "cases_of"]
 _SWEEP = ("source", "url_or_title", "target", "draft", "method", "k", "tree", "hardware", "n_gpus", "dtype", "engine",
           "dataset", "isl", "osl", "temperature", "load_kind", "unit")  # fmt: skip
 """Columns in which the rows of a sweep over load agree."""
-_ESSENTIAL = ("target", "hardware", "method", "k")
-"""Conditions without which a prediction says little: rows that lack one are reported apart."""
-_TIMES = "latency|time|duration"
-_USUAL_SEQUENCES = 256
+_TIMES = "latency|time|duration|e2e"
 _TENSOR_PARALLEL = (1, 2, 4, 8, 16)
+_MOST_DRAFTS = 20
+"""Longest proposal of a lookup that its acceptance model knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,29 +70,16 @@ def cases_of(rows: Sequence[PublishedRow], *, seeds: int, seed: int) -> tuple[li
     return _with_sweeps(cases, rows), rest
 
 
-class _Filled:
-    """Collects what was assumed, and whether any of it matters much."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self.essential: list[str] = []
-
-    def add(self, column: str, said: str) -> None:
-        if said:
-            self.said.append(said)
-            if column in _ESSENTIAL:
-                self.essential.append(column)
-
-
 def _case(row: PublishedRow, seeds: int, seed: int) -> Case:
-    filled = _Filled()
+    filled = Filled()
     metric, measured, absolute = _measured(row, filled)
-    concurrency = _concurrency(row)
-    engine = _engine(row, filled)
+    kind, load = _load(row)
+    engine, _ = engine_words(row.engine)
     method = _method(row, filled)
     tree = _tree(row, method, engine, filled)
     prompt, output, task = _lengths(row, filled)
-    deployment = _deployment(row, concurrency, filled)
+    concurrency = int(load) if kind == "closed" else 1
+    deployment = deployment_of(row, kind, concurrency, filled)
     length, length_said = _length(row, tree, method, filled)
     given = length is not None
     speculation = Speculation(
@@ -109,8 +90,14 @@ def _case(row: PublishedRow, seeds: int, seed: int) -> Case:
         acceptance_length=length,
         tree_nodes=tree.nodes,
         topk=tree.topk if tree.nodes is not None else 1 if drafter(method).usual_tree is not None else None,
+        options=dict(tree.options),
     )
+    base_of = replace(speculation, task=task, acceptance_length=None)
+    speculation = _with_head(speculation, deployment, filled)
     deployment, question = _resolved(row, deployment, speculation, filled)
+    base = _base(base_of, question)
+    if not given and speculation.method != method:
+        question = replace(question, acceptance=base, acceptance_source=f"that of {method}")
     if not given and tree.depth:
         filled.add("acceptance", f"acceptance from the catalogue: {question.acceptance_source}")
     settings = CrossoverSettings(
@@ -130,20 +117,21 @@ def _case(row: PublishedRow, seeds: int, seed: int) -> Case:
         unit=row.unit,
         question=question,
         settings=settings,
+        rate_per_s=load if kind == "rate" else None,
         metric=metric,
         measured=measured,
         baseline=absolute[0],
         speculative=absolute[1],
         acceptance_given=given,
         acceptance_said=length_said,
-        base=_base(replace(speculation, task=task, acceptance_length=None), question),
+        base=base,
         null=_null(question, deployment),
         assumed=tuple(filled.said),
         incomplete=tuple(dict.fromkeys(filled.essential)),
     )
 
 
-def _measured(row: PublishedRow, filled: _Filled) -> tuple[Metric, float, tuple[float | None, float | None]]:
+def _measured(row: PublishedRow, filled: Filled) -> tuple[Metric, float, tuple[float | None, float | None]]:
     """(metric, speed-up, (baseline, with speculation) in tokens/s or seconds where they can be compared)."""
     metric, factor, per_gpu = unit_words(row.unit)
     base, spec = row.baseline_value, row.spec_value
@@ -157,6 +145,10 @@ def _measured(row: PublishedRow, filled: _Filled) -> tuple[Metric, float, tuple[
         filled.add("speedup", f"the row's speedup {row.speedup:g} is used, though its values give {ratio:.3f}")
     speedup = row.speedup if row.speedup is not None else ratio
     assert speedup is not None
+    if metric == "throughput" and row.load_kind and load_kind_words(row.load_kind) == "rate":
+        # arrivals fix the throughput: what differs is latency
+        filled.add("unit", "speedup taken as that of end-to-end latency, since a rate of arrivals fixes the throughput")
+        return "latency", speedup, (None, None)
     if factor is None:
         return metric, speedup, (None, None)
     if factor == -1.0:  # tokens/s of one request
@@ -165,25 +157,16 @@ def _measured(row: PublishedRow, filled: _Filled) -> tuple[Metric, float, tuple[
     return metric, speedup, tuple(None if v is None else v * scale for v in (base, spec))  # type: ignore[return-value]
 
 
-def _concurrency(row: PublishedRow) -> int:
+def _load(row: PublishedRow) -> tuple[LoadKind, float]:
     if row.load is None:
         raise ScenarioError("load is blank: nothing says how many requests ran at once")
-    if not row.load_kind or load_kind_words(row.load_kind) == "closed":
-        if row.load != int(row.load) or not 1 <= row.load <= 65536:
-            raise ScenarioError(f"load {row.load:g} is not a number of requests in 1..65536")
-        return int(row.load)
-    raise ScenarioError(f"load '{one_line(row.load_kind)}' is a rate of arrivals: not predicted yet")
+    kind = load_kind_words(row.load_kind) if row.load_kind else "closed"
+    if kind == "closed" and (row.load != int(row.load) or not 1 <= row.load <= 65536):
+        raise ScenarioError(f"load {row.load:g} is not a number of requests in 1..65536")
+    return kind, row.load
 
 
-def _engine(row: PublishedRow, filled: _Filled) -> str:
-    engine, _ = engine_words(row.engine)
-    if engine != "vllm":
-        name = one_line(row.engine) or "no engine is named"
-        filled.add("engine", f"vLLM scheduling assumed ({name})")
-    return engine
-
-
-def _method(row: PublishedRow, filled: _Filled) -> str:
+def _method(row: PublishedRow, filled: Filled) -> str:
     if row.k == 0:
         try:
             method = method_words(row.method, row.draft)
@@ -198,17 +181,24 @@ def _method(row: PublishedRow, filled: _Filled) -> str:
     return method
 
 
-def _tree(row: PublishedRow, method: str, engine: str, filled: _Filled) -> Tree:
+def _tree(row: PublishedRow, method: str, engine: str, filled: Filled) -> Tree:
     if row.k == 0:
         return Tree(0)
     tree = tree_words(row.tree, k=row.k, method=method, engine=engine)
+    length = row.mean_accepted_len or 1.0
+    if tree.assumed and tree.nodes is None and length > tree.depth + 1:
+        deeper = math.ceil(length)
+        tree = replace(tree, depth=deeper, assumed=f"k={deeper}, so that {length:g} tokens a round are possible")
+    if tree.depth > _MOST_DRAFTS and drafter(method).varies:
+        filled.add("drafts", f"at most {_MOST_DRAFTS} of {tree.depth} drafts: longer proposals are rare")
+        tree = replace(tree, depth=_MOST_DRAFTS)
     if tree.depth > 64:
         raise ScenarioError(f"k {tree.depth} is more than the 64 drafts a round that are modelled")
     filled.add("k", tree.assumed)
     return tree
 
 
-def _lengths(row: PublishedRow, filled: _Filled) -> tuple[float, float, str | None]:
+def _lengths(row: PublishedRow, filled: Filled) -> tuple[float, float, str | None]:
     found = dataset_words(row.dataset)
     usual: dict[str, Any] = dict(fallback()) if found is None else dict(found)
     where = f"{row.dataset}: {usual['source']}" if found else usual["source"]
@@ -221,52 +211,7 @@ def _lengths(row: PublishedRow, filled: _Filled) -> tuple[float, float, str | No
     return lengths[0], lengths[1], None if found is None else found["task"]
 
 
-def _deployment(row: PublishedRow, concurrency: int, filled: _Filled) -> Deployment:
-    if not row.target:
-        raise ScenarioError("target is blank")
-    target, said = target_words(row.target, row.target_params_b)
-    filled.add("target" if "stands in" in said else "name", said)
-    if row.hardware:
-        gpu, counted = gpu_words(row.hardware)
-    else:
-        gpu, counted = fallback()["gpu"], None
-        filled.add("hardware", f"gpu {gpu} ({fallback()['source']})")
-    weight_dtype, kv_dtype = _dtypes(row, filled)
-    if weight_dtype is None and find_model(target).native_weight_dtype == "bf16":
-        weight_dtype = target_dtype(row.target)
-    count = row.n_gpus or counted
-    return Deployment(
-        target=target,
-        gpu=gpu,
-        tp=count or 1,
-        weight_dtype=weight_dtype,
-        kv_dtype=kv_dtype or "bf16",
-        max_num_seqs=concurrency if concurrency > _USUAL_SEQUENCES and "batch" in row.load_kind.lower() else None,
-    )
-
-
-def _dtypes(row: PublishedRow, filled: _Filled) -> tuple[str | None, str | None]:
-    """Weights and KV cache: `FP8`, `bf16, fp8 KV cache`."""
-    weights: str | None = None
-    cache: str | None = None
-    for piece in re.split(r"[,;+/]| with ", row.dtype):
-        if not piece.strip():
-            continue
-        try:
-            found = dtype_words(piece)
-        except ScenarioError as refusal:
-            filled.add("dtype", f"{refusal}: as the checkpoint stores it")
-            continue
-        if re.search(r"\bkv\b|cache", piece, re.IGNORECASE):
-            cache = found
-        else:
-            weights = weights or found
-    if not row.dtype:
-        filled.add("dtype", "dtype as the checkpoint stores it")
-    return weights, cache
-
-
-def _length(row: PublishedRow, tree: Tree, method: str, filled: _Filled) -> tuple[float | None, str]:
+def _length(row: PublishedRow, tree: Tree, method: str, filled: Filled) -> tuple[float | None, str]:
     """Mean acceptance length that the row states, bonus included, and how it was read."""
     most = tree.depth + 1.0
     if tree.depth == 0:
@@ -292,7 +237,7 @@ def _length(row: PublishedRow, tree: Tree, method: str, filled: _Filled) -> tupl
     return length, said
 
 
-def _draft(row: PublishedRow, method: str, filled: _Filled) -> str | None:
+def _draft(row: PublishedRow, method: str, filled: Filled) -> str | None:
     """Catalogue name of a draft model that the row names; heads of a target are those of the catalogue."""
     words = row.draft.strip()
     if method != "draft_model" or not words or re.fullmatch(r"none|n/?a|-+|draft model|small draft", words.lower()):
@@ -304,8 +249,20 @@ def _draft(row: PublishedRow, method: str, filled: _Filled) -> str | None:
     return name
 
 
+def _with_head(speculation: Speculation, deployment: Deployment, filled: Filled) -> Speculation:
+    """An EAGLE head in the place of an MTP layer that the target (or what stands in for it) does not ship."""
+    if speculation.method != "mtp" or speculation.draft is not None:
+        return speculation
+    try:
+        find_drafter(find_model(deployment.target), speculation)
+    except CatalogueError:
+        filled.add("draft", f"an EAGLE head is costed as the MTP layer, which {deployment.target} does not ship")
+        return replace(speculation, method="eagle")
+    return speculation
+
+
 def _resolved(
-    row: PublishedRow, deployment: Deployment, speculation: Speculation, filled: _Filled
+    row: PublishedRow, deployment: Deployment, speculation: Speculation, filled: Filled
 ) -> tuple[Deployment, Any]:
     counts = _TENSOR_PARALLEL if row.n_gpus is None and deployment.tp == 1 else (deployment.tp,)
     refusal: InputError | None = None

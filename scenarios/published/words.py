@@ -1,8 +1,8 @@
-"""What the words of a published table mean: targets, GPUs, methods, trees, number formats, engines, loads and units.
+"""What the names in a published table mean: targets, GPUs, methods, number formats, engines, data sets.
 
 Models: the spellings of `words.toml` beside those of the catalogue; sizes in a name (`30B-A3B`) when the name is
 unknown. A word that is not understood raises, with the cell; nothing is guessed without saying so.
-Leaves out: prose. Numbers: defaults of engines where a table says "default", each in `words.toml` with its source.
+Leaves out: prose; trees, loads and units, which have their own modules. Numbers: none.
 """
 
 from __future__ import annotations
@@ -10,23 +10,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 from scenarios.hardware import gpu as find_gpu
 from scenarios.hardware import load_gpus
 from scenarios.lookup import check_keys, name_key, one_line, packaged_toml
 from scenarios.models import load_models
 from scenarios.models import model as find_model
-from specsim.drafters import all_drafters, drafter, method_names
+from specsim.drafters import all_drafters, method_names
 from specsim.errors import CatalogueError, ScenarioError
 
-__all__ = ["LoadKind", "Metric", "Tree", "dataset_words", "dtype_words", "engine_words", "fallback", "gpu_words",
-           "load_kind_words", "method_words", "target_dtype", "target_words", "tree_words", "unit_words"]  # fmt: skip
-
-LoadKind = Literal["closed", "rate"]
-Metric = Literal["throughput", "tpot"]
+__all__ = ["dataset_words", "dtype_words", "engine_words", "fallback", "gpu_words", "method_words", "plain_words",
+           "release_of", "target_dtype", "target_words"]  # fmt: skip
 
 _COUNT = re.compile(
     r"^\s*(\d{1,4})\s*[x×*]\s*(?=\D)|(?<![A-Za-z])[x×*]\s*(\d{1,4})\s*$|^\s*(\d{1,4})\s+(?=[A-Za-z])", re.IGNORECASE
@@ -47,17 +43,6 @@ _SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)\s*([bBtT])(?![A-Za-z0-9])"
 _ACTIVE = re.compile(r"(?<![A-Za-z])[aA](\d+(?:\.\d+)?)[bB](?![A-Za-z0-9])")
 _NEAR = {False: 1.6, True: 3.0}
 """Ratio of parameters up to which a catalogue model may stand in for an unknown one: dense, mixture of experts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """Shape of the drafts of a round. `nodes` None: a chain of `depth`."""
-
-    depth: int
-    nodes: int | None = None
-    topk: int | None = None
-    assumed: str = ""
-    """What the words left open and how it was filled."""
 
 
 @cache
@@ -238,7 +223,7 @@ def method_words(text: str, draft: str = "") -> str:
 
 def _methods_in(cell: str) -> list[tuple[bool, int, str]]:
     """(not a word for speculation in general, length of the word, drafter) of every word in a cell."""
-    key = f" {_plain(cell)} "
+    key = f" {plain_words(cell)} "
     return [(name != "draft_model", len(word), name) for word, name in _method_index() if f" {word} " in key]
 
 
@@ -247,10 +232,10 @@ def _method_index() -> list[tuple[str, str]]:
     """(word, drafter) of every spelling that is known."""
     known = [(word, name) for name, drafter in all_drafters().items() for word in (name, *drafter.aliases)]
     known += [(word, entry["name"]) for entry in _words()["method"] for word in entry["words"]]
-    return [(_plain(word), name) for word, name in known]
+    return [(plain_words(word), name) for word, name in known]
 
 
-def _plain(text: str) -> str:
+def plain_words(text: str) -> str:
     """Lower case, words apart by one space, letters and digits of one word together (`EAGLE-3` is `eagle 3`)."""
     return " ".join(re.sub(r"[^a-z0-9]+", " ", text.lower()).split())
 
@@ -267,148 +252,31 @@ def engine_words(text: str) -> tuple[str, str]:
     return "", ""
 
 
-def tree_words(text: str, *, k: int | None, method: str, engine: str) -> Tree:
-    """Shape of the drafts: `chain`, `steps 4, topk 4, draft tokens 16`, `4-8-64`, `21 nodes, depth 4`, `default`.
-
-    SGLang's draft tokens count the token that the round starts from, and topk 1 is a chain of `steps`.
-
-    Raises:
-        ScenarioError: not understood, or figures that contradict each other.
-    """
-    plain = _plain(text)
-    usual = fallback()["num_spec_tokens"].get(method, drafter(method).usual_k)
-    if re.search(r"\b(default|defaults|auto)\b", plain) or (plain == "tree"):
-        return _default_tree(text, k=k, method=method, engine=engine)
-    sizes = _tree_sizes(text, plain)
-    if sizes is not None:
-        return _built(*sizes, text)
-    nodes = _number(
-        plain, r"(\d+) (?:tree )?(?:nodes?|tokens?|candidates?)", r"(?:nodes|tree size|total tokens?) (\d+)"
-    )
-    depth = _number(plain, r"(?:depth|levels?) (\d+)", r"(\d+) (?:levels?|deep)")
-    if nodes is not None or "tree" in plain.split():
-        if nodes is None:
-            nodes = k
-        if nodes is None:
-            return _default_tree(text, k=k, method=method, engine=engine)
-        if depth is None and k is not None and k < nodes:
-            depth = k
-        said = (
-            "" if depth is not None else f"depth of the tree '{one_line(text)}' is not stated: {min(5, nodes)} assumed"
-        )
-        return _tree(nodes, depth or min(5, nodes), None, said, text)
-    known = ("chain", "linear", "sequence", "list", "none", "no")
-    if plain and not any(word in plain.split() for word in known):
-        raise ScenarioError(
-            f"tree '{one_line(text)}' is not understood; write chain, '21 nodes, depth 4' or 'steps 4, topk 4, draft "
-            f"tokens 16'"
-        )
-    if k is not None:
-        return Tree(k)
-    return Tree(usual, assumed=f"k={usual} (usual for {method})")
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_PARTS = {"early": "02", "mid": "07", "late": "11"}
 
 
-def _tree_sizes(text: str, plain: str) -> tuple[int, int, int] | None:
-    """(steps, topk, draft tokens) when all three are written, None when none is."""
-    steps = _number(plain, r"(?:num )?steps (\d+)", r"(\d+) steps")
-    topk = _number(plain, r"(?:eagle )?top ?k (\d+)", r"top (\d+)")
-    tokens = _number(plain, r"(?:num )?draft tokens? (\d+)", r"(\d+) draft tokens?", r"verify (?:width )?(\d+)")
-    if steps is not None and topk is not None and tokens is not None:
-        return steps, topk, tokens
-    triple = re.fullmatch(r"(\d{1,4}) (\d{1,4}) (\d{1,4})", plain)
-    if triple:
-        return int(triple.group(1)), int(triple.group(2)), int(triple.group(3))
-    if steps is not None and topk in (None, 1):
-        return steps, 1, steps + 1
-    if topk is not None:
-        raise ScenarioError(f"tree '{one_line(text)}' names some of steps, topk and draft tokens; name all three")
-    return None
-
-
-def _built(steps: int, topk: int, tokens: int, text: str) -> Tree:
-    if topk <= 1:
-        return Tree(max(1, steps), topk=1)
-    return _tree(tokens - 1, steps, topk, "", text)
-
-
-def _tree(nodes: int, depth: int, topk: int | None, assumed: str, text: str) -> Tree:
-    if not 1 <= depth <= nodes or nodes > 4096 or depth > 64:
-        raise ScenarioError(
-            f"tree '{one_line(text)}': depth {depth} and {nodes} drafts beside the root do not make a tree (depth "
-            f"1..64, at least one draft a level, at most 4096)"
-        )
-    return Tree(depth, nodes, topk, assumed)
-
-
-def _default_tree(text: str, *, k: int | None, method: str, engine: str) -> Tree:
-    if engine == "vllm" or (engine != "sglang" and method in ("mtp", "ngram", "draft_model")):
-        usual = fallback()["num_spec_tokens"].get(method, drafter(method).usual_k)
-        depth = k if k is not None else usual
-        return Tree(depth, assumed=f"'{one_line(text)}' is taken as a chain of {depth}")
-    trees = fallback()["trees"].get(engine, fallback()["trees"]["any"])
-    steps, topk, tokens = trees.get(method, trees["default"])
-    built = _built(steps, topk, tokens, text)
-    said = f"'{one_line(text)}' is taken as steps {steps}, topk {topk}, draft tokens {tokens}"
-    return Tree(built.depth, built.nodes, built.topk, said)
-
-
-def _number(plain: str, *patterns: str) -> int | None:
-    for pattern in patterns:
-        found = re.search(rf"\b{pattern}\b", plain)
-        if found:
-            return int(found.group(1)[:6])
-    return None
+def release_of(engine: str, text: str) -> str:
+    """Version that was current in the month that the words name (`Mar 2025`, `mid 2025`, `2025-03`); "" without one."""
+    plain = plain_words(text)
+    found = re.search(r"\b(20\d\d) (0[1-9]|1[0-2])\b", plain)
+    month = f"{found.group(1)}-{found.group(2)}" if found else ""
+    named = re.search(rf"\b({'|'.join((*_MONTHS, *_PARTS))})[a-z]* (20\d\d)\b", plain)
+    if named and not month:
+        word = named.group(1)
+        month = f"{named.group(2)}-{_PARTS.get(word) or f'{_MONTHS.index(word) + 1:02}'}"
+    if not month:
+        return ""
+    entry: Mapping[str, Any] = next((e for e in _words()["engine"] if e["name"] == engine), {})
+    before = [version for version, since in entry.get("releases", ()) if since <= month]
+    return before[-1] if before else ""
 
 
 def dataset_words(text: str) -> Mapping[str, Any] | None:
     """Lengths and task of a data set that the words name, None when they name none we know."""
-    plain = f" {_plain(text)} "
+    plain = f" {plain_words(text)} "
     for entry in _words()["dataset"]:
-        if any(f" {_plain(word)} " in plain for word in entry["words"]):
+        if any(f" {plain_words(word)} " in plain for word in entry["words"]):
             found: Mapping[str, Any] = entry
             return found
     return None
-
-
-def load_kind_words(text: str) -> LoadKind:
-    """`closed` for a number of requests kept in flight, `rate` for arrivals per second.
-
-    Raises:
-        ScenarioError: not understood.
-    """
-    plain = _plain(text)
-    if re.search(r"\b(qps|rps|rate|req s|reqs s|requests s|req per s|requests per second|arrival)\b", plain):
-        return "rate"
-    if re.search(r"\b(batch|bs|batch size|concurrency|concurrent|users?|streams?|clients?|in flight|max num seqs|"
-                 r"parallel|slots?|sequences|requests)\b", plain):  # fmt: skip
-        return "closed"
-    raise ScenarioError(f"load_kind '{one_line(text)}' is not understood; write batch, concurrency or requests/s")
-
-
-def unit_words(text: str) -> tuple[Metric, float | None, bool]:
-    """(metric, factor to seconds or tokens/s, whether a value is per GPU) of a unit.
-
-    Factor None: the unit says how the ratio is formed, but its values cannot be compared.
-
-    Raises:
-        ScenarioError: a unit that specsim does not predict.
-    """
-    plain = _plain(text)
-    if re.search(r"\bttft\b|\btime to first\b", plain):
-        raise ScenarioError(f"unit '{one_line(text)}' is about the first token, which speculation does not shorten")
-    if re.search(r"\b(w|watts?|joules?|usd)\b|\$", text.lower()):
-        raise ScenarioError(f"unit '{one_line(text)}' is not predicted")
-    per_gpu = "gpu" in plain.split()
-    milli = 1e-3 if re.search(r"\bms\b", plain) else 1e-6 if re.search(r"\bus\b", plain) else 1.0
-    if re.search(r"\b(tpot|itl|inter token|ms token|s token|per output token|per token)\b", plain):
-        return "tpot", milli, False
-    if re.search(r"\b(ratio|speedup|x)\b", plain):
-        return "throughput", None, False
-    if re.search(r"\b(user|per request|per stream)\b", plain) and re.search(r"\btok", plain):
-        return "tpot", -1.0, False
-    if re.search(r"\btok(en)?s?\b", plain):
-        total = re.search(r"\b(total|input)\b", plain)
-        return "throughput", None if total else 1.0, per_gpu
-    if re.search(r"\b(latency|e2e|end to end|time|seconds|duration|req|requests)\b", plain) or not plain:
-        return "throughput", None, False
-    raise ScenarioError(f"unit '{one_line(text)}' is not understood; write output tok/s, TPOT ms, or leave it blank")

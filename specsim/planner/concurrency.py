@@ -29,7 +29,8 @@ from specsim.traces.model import Trace, TraceMeta
 from specsim.traces.recipe import LengthSpec
 from specsim.workload import Workload
 
-__all__ = ["CrossoverSettings", "PairedLoop", "Point", "requests_needed", "run_point", "steady_trace"]
+__all__ = ["CrossoverSettings", "Figures", "PairedLoop", "Point", "figures", "requests_needed", "run_point",
+           "steady_trace"]  # fmt: skip
 
 _POOL = 4096
 """Drawn pairs of lengths from which the first wave is picked."""
@@ -77,6 +78,8 @@ class Point:
     """Throughput on over off, paired by seed."""
     tpot_speedup: Estimate
     """TPOT off over on."""
+    latency_speedup: Estimate
+    """Mean seconds from arrival to last token, off over on."""
     running_off: float
     """Mean requests per step; below `concurrency` the rest waits for slots or cache."""
     running_on: float
@@ -151,7 +154,7 @@ def run_point(question: Question, settings: CrossoverSettings, concurrency: int)
 
 
 class PairedLoop:
-    """One concurrency, off and on: speculation off is simulated once, on for every acceptance that is asked for.
+    """One load, off and on: speculation off is simulated once, on for every acceptance that is asked for.
 
     All of them meet the same requests, and the same uniforms decide what is accepted, so that more acceptance never
     means other luck.
@@ -165,15 +168,36 @@ class PairedLoop:
         self._question = question
         self._k = settings.num_spec_tokens
         self._on_cost, self._on_limits = question.on.cost, question.on.limits
-        self._count = requests_needed(concurrency, settings.output.mean)
+        self._settings = settings
         self._refused = 0
         self._traces: list[tuple[int, Trace]] = []
         for seed in range(settings.seed, settings.seed + settings.seeds):
-            drawn = steady_trace(settings.prompt, settings.output, concurrency, self._count, seed)
-            trace, lost = _fitting(drawn, question, self._on_limits, self._k)
+            trace, lost = _fitting(self.draw(seed), question, self._on_limits, self._k)
             self._refused += lost
             self._traces.append((seed, trace))
-        self._off: list[_Figures] | None = None
+        self._off: list[Figures] | None = None
+
+    def draw(self, seed: int) -> Trace:
+        """The requests of one seed."""
+        settings = self._settings
+        count = requests_needed(self.concurrency, settings.output.mean)
+        return steady_trace(settings.prompt, settings.output, self.concurrency, count, seed)
+
+    def simulate(self, workload: Workload, cost: StepCost, limits: ReplicaLimits, policy: PolicySpec) -> Figures:
+        """One run."""
+        needed = requests_needed(self.concurrency, self._settings.output.mean)
+        result = simulate(
+            workload,
+            cost,
+            limits=limits,
+            policy=policy,
+            concurrency=self.concurrency,
+            warmup_share=warmup_requests(self.concurrency) / needed,
+        )
+        rows = result.requests
+        done = (rows.finish_s >= result.measure_from_s) & (rows.finish_s <= result.measure_until_s)
+        done[: self.concurrency] = False
+        return figures(result, done)
 
     def point(self, acceptance: AcceptanceModel) -> Point:
         """Both sides, all seeds, under one acceptance."""
@@ -190,6 +214,7 @@ class PairedLoop:
             tpot_on_s=estimate([run.tpot_s for run in on]),
             speedup=paired_ratio([run.tokens_per_s for run in on], [run.tokens_per_s for run in off]),
             tpot_speedup=paired_ratio([run.tpot_s for run in off], [run.tpot_s for run in on]),
+            latency_speedup=paired_ratio([run.latency_s for run in off], [run.latency_s for run in on]),
             running_off=float(np.mean([run.running for run in off])),
             running_on=float(np.mean([run.running for run in on])),
             tokens_per_round=estimate([run.tokens_per_round for run in on]).mean,
@@ -199,28 +224,21 @@ class PairedLoop:
 
     def _run(
         self, policy: PolicySpec, cost: StepCost, limits: ReplicaLimits, acceptance: AcceptanceModel | None
-    ) -> list[_Figures]:
-        runs = []
-        for seed, trace in self._traces:
-            result = simulate(
-                Workload(trace, acceptance, seed=seed),
-                cost,
-                limits=limits,
-                policy=policy,
-                concurrency=self.concurrency,
-                warmup_share=warmup_requests(self.concurrency) / self._count,
-            )
-            runs.append(_figures(result, self.concurrency))
-        return runs
+    ) -> list[Figures]:
+        return [
+            self.simulate(Workload(trace, acceptance, seed=seed), cost, limits, policy) for seed, trace in self._traces
+        ]
 
 
 @dataclass(frozen=True, slots=True)
-class _Figures:
+class Figures:
     """What one run says of its measured stretch."""
 
     tokens_per_s: float
     tpot_s: float
     """Mean over the whole requests that finish in it, so that those that drain at the end do not count."""
+    latency_s: float
+    """Mean from arrival to last token, over the same requests."""
     running: float
     tokens_per_round: float
     preemptions: int
@@ -244,15 +262,16 @@ def _fitting(trace: Trace, question: Question, on_limits: ReplicaLimits, k: int)
     return replace(trace, **kept_columns), len(trace) - len(kept)
 
 
-def _figures(result: RunResult, concurrency: int) -> _Figures:
+def figures(result: RunResult, done: np.ndarray) -> Figures:
+    """Figures of a run; times are means over the requests that `done` marks."""
     metrics, rows = summarise(result), result.requests
-    done = (rows.finish_s >= result.measure_from_s) & (rows.finish_s <= result.measure_until_s)
-    done[:concurrency] = False
-    done &= rows.output_tokens >= 2
-    tpot = (rows.finish_s[done] - rows.first_token_s[done]) / (rows.output_tokens[done] - 1)
-    return _Figures(
+    several = done & (rows.output_tokens >= 2)
+    tpot = (rows.finish_s[several] - rows.first_token_s[several]) / (rows.output_tokens[several] - 1)
+    latency = rows.finish_s[done] - rows.arrival_s[done]
+    return Figures(
         tokens_per_s=metrics.output_tokens_per_s,
         tpot_s=float(tpot.mean()) if len(tpot) else math.nan,
+        latency_s=float(latency.mean()) if len(latency) else math.nan,
         running=metrics.running_batch,
         tokens_per_round=metrics.tokens_per_round,
         preemptions=metrics.preemptions,

@@ -19,8 +19,9 @@ from specsim.stats import Estimate
 
 __all__ = ["Implied", "Metric", "gain", "implied_acceptance"]
 
-Metric = Literal["throughput", "tpot"]
-"""Which ratio is meant: output tokens per second on over off, or time per output token off over on."""
+Metric = Literal["throughput", "tpot", "latency"]
+"""Which ratio is meant: output tokens per second on over off; time per output token, or from arrival to last token, off
+over on."""
 
 _CLOSE = 5e-4
 """Relative distance to the measured speed-up at which the search ends."""
@@ -45,7 +46,8 @@ class Implied:
 
 def gain(point: Point, metric: Metric) -> Estimate:
     """The speed-up that a metric means."""
-    return point.tpot_speedup if metric == "tpot" else point.speedup
+    found = {"tpot": point.tpot_speedup, "latency": point.latency_speedup}
+    return found.get(metric, point.speedup)
 
 
 def implied_acceptance(

@@ -9,13 +9,16 @@ one H100, vLLM, EAGLE head); datasheets for the roofline, at full rate.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from specsim.analytic import kv_bytes, kv_values_per_rank, weight_dtypes
 from specsim.shapes import WEIGHT_BITS, Gpu, ModelShape
 
-__all__ = ["LinearFit", "NullModel", "PlainRoofline", "Round", "null_length", "null_speedup", "plain_roofline"]
+__all__ = ["LinearFit", "NullModel", "PlainRoofline", "Round", "batch_at_rate", "null_length", "null_speedup",
+           "null_speedup_at_rate", "plain_roofline"]  # fmt: skip
 
+_MOST_BATCH = 256.0
 _COMPUTE = {"fp8": "fp8", "int8": "int8", "mxfp4": "fp4", "nvfp4": "fp4"}
 
 
@@ -121,6 +124,29 @@ def plain_roofline(
 def null_speedup(model: NullModel, point: Round, length: float) -> float:
     """Speed-up of a round that emits `length` tokens on average."""
     return length * model.plain_s(point) / model.round_s(point)
+
+
+def null_speedup_at_rate(
+    model: NullModel, point: Round, length: float, rate_per_s: float, output_tokens: float
+) -> float:
+    """The same at a rate of arrivals, where each side runs the batch that Little's law gives it."""
+    flow = rate_per_s * output_tokens
+    plain = replace(point, batch=batch_at_rate(model.plain_s, point, flow))
+    rounds = replace(point, batch=batch_at_rate(lambda at: model.round_s(at) / length, point, flow))
+    return length * model.plain_s(plain) / model.round_s(rounds)
+
+
+def batch_at_rate(token_s: Callable[[Round], float], point: Round, tokens_per_s: float) -> float:
+    """Batch at which requests leave as they come: tokens per second times seconds per token of one request; at least 1,
+    and at most 256 where nothing keeps up."""
+    low, high = 1.0, _MOST_BATCH
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        if tokens_per_s * token_s(replace(point, batch=middle)) > middle:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 def null_length(model: NullModel, point: Round, speedup: float) -> float:

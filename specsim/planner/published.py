@@ -1,21 +1,29 @@
 """Published points predicted by simulation, each beside its null model, with nothing fitted row by row.
 
-Models: a closed loop at the point's concurrency, off and on, as `specsim crossover` runs it. Protocols: `given` (the
-row states its acceptance), `catalogue` (it does not: published acceptance of the method), and `anchored` (rows that
-differ in load alone: acceptance solved at the lowest load, every other load predicted).
+Models: a closed loop at the point's concurrency, off and on, as `specsim crossover` runs it, or arrivals at its rate.
+Protocols: `given` (the row states its acceptance), `catalogue` (it does not: published acceptance of the method), and
+`anchored` (rows that differ in load alone: acceptance solved at the lowest load, every other load predicted).
 Leaves out: what the engines of the rows do beyond the modelled disciplines. Numbers: the rows' conditions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from specsim.acceptance import PerPosition
 from specsim.planner.concurrency import CrossoverSettings, PairedLoop, Point
 from specsim.planner.implied import Metric, gain, implied_acceptance
-from specsim.planner.null_model import NullModel, Round, null_length, null_speedup
+from specsim.planner.null_model import (
+    NullModel,
+    Round,
+    batch_at_rate,
+    null_length,
+    null_speedup,
+    null_speedup_at_rate,
+)
+from specsim.planner.open_loop import PairedArrivals
 from specsim.planner.processes import run_jobs
 from specsim.planner.question import Question
 
@@ -38,7 +46,9 @@ class Case:
     unit: str
     question: Question
     settings: CrossoverSettings
-    """One concurrency."""
+    """One concurrency; it does not count where arrivals come at a rate."""
+    rate_per_s: float | None
+    """Requests per second in an open loop; None: a closed loop."""
     metric: Metric
     measured: float
     """Speed-up as published."""
@@ -59,8 +69,9 @@ class Case:
     """Name shared by points that differ in load alone."""
 
     @property
-    def concurrency(self) -> int:
-        return self.settings.concurrency[0]
+    def load(self) -> float:
+        """Requests in flight, or per second."""
+        return float(self.settings.concurrency[0]) if self.rate_per_s is None else self.rate_per_s
 
     def conditions(self) -> tuple[Any, ...]:
         """What decides a simulation, load and acceptance aside; equal for cases that can share one."""
@@ -68,7 +79,7 @@ class Case:
         question = self.question
         return (
             question.off.profile.sha256, question.on.profile.sha256, question.off.limits, question.on.limits,
-            s.prompt, s.output, s.num_spec_tokens, question.on.trees, s.seeds, s.seed,
+            self.rate_per_s is None, s.prompt, s.output, s.num_spec_tokens, question.on.trees, s.seeds, s.seed,
         )  # fmt: skip
 
 
@@ -128,17 +139,20 @@ def predict(
 
 def _run(cases: tuple[Case, ...]) -> list[Prediction]:
     """Cases that share everything but load and acceptance, with the sweeps among them."""
-    loops: dict[int, PairedLoop] = {}
-    points: dict[tuple[int, str], Point] = {}
+    loops: dict[float, PairedLoop] = {}
+    points: dict[tuple[float, str], Point] = {}
 
     def loop(case: Case) -> PairedLoop:
-        if case.concurrency not in loops:
-            loops[case.concurrency] = PairedLoop(case.question, case.settings, case.concurrency)
-        return loops[case.concurrency]
+        if case.load not in loops:
+            if case.rate_per_s is None:
+                loops[case.load] = PairedLoop(case.question, case.settings, case.settings.concurrency[0])
+            else:
+                loops[case.load] = PairedArrivals(case.question, case.settings, case.rate_per_s)
+        return loops[case.load]
 
     def point(case: Case, acceptance: PerPosition) -> Point:
         key = (
-            case.concurrency,
+            case.load,
             repr((acceptance.given, acceptance.proposal_rate, acceptance.proposed, acceptance.sigma)),
         )
         if key not in points:
@@ -153,7 +167,7 @@ def _run(cases: tuple[Case, ...]) -> list[Prediction]:
         protocol: Protocol = "given" if case.acceptance_given else "catalogue"
         if not case.settings.num_spec_tokens:
             protocol = "loaded"
-        null = null_speedup(case.null, _round(case), length)
+        null = _null(case, length)
         found.append(_prediction(case, protocol, point(case, acceptance), length, null, length))
     sweeps: dict[str, list[Case]] = {}
     for case in cases:
@@ -169,20 +183,20 @@ def _sweep(
     loop: Callable[[Case], PairedLoop],
     point: Callable[[Case, PerPosition], Point],
 ) -> list[Prediction]:
-    anchor = min(members, key=lambda case: case.concurrency)
+    anchor = min(members, key=lambda case: case.load)
     k = anchor.settings.num_spec_tokens
     solved = implied_acceptance(loop(anchor), anchor.base, k, anchor.measured, anchor.metric)
-    null_at = null_length(anchor.null, _round(anchor), anchor.measured)
+    null_at = _null_length(anchor)
     warning = ""
     if not solved.reached:
         warning = (
-            f"no acceptance gives {anchor.measured:.3f} at load {anchor.concurrency}: the nearest is "
+            f"no acceptance gives {anchor.measured:.3f} at load {anchor.load:g}: the nearest is "
             f"{gain(solved.point, anchor.metric).mean:.3f} with {solved.length:.2f} tokens a round, taken for the sweep"
         )
     found = []
     for case in members:
         here = solved.point if case is anchor else point(case, solved.acceptance)
-        null = null_speedup(case.null, _round(case), null_at)
+        null = _null(case, null_at)
         protocol: Protocol = "anchor" if case is anchor else "anchored"
         found.append(_prediction(case, protocol, here, solved.length, null, null_at, warning))
     return found
@@ -196,14 +210,29 @@ def _round(case: Case) -> Round:
     drafts = float(case.question.verified_drafts(k))
     if profile.draft is None and k:
         drafts = case.question.acceptance.expected_drafts(k)
-    return Round(case.concurrency, settings.prompt.mean + settings.output.mean / 2.0, drafts, passes)
+    return Round(case.load, settings.prompt.mean + settings.output.mean / 2.0, drafts, passes)
+
+
+def _null(case: Case, length: float) -> float:
+    if case.rate_per_s is None:
+        return null_speedup(case.null, _round(case), length)
+    return null_speedup_at_rate(case.null, _round(case), length, case.rate_per_s, case.settings.output.mean)
+
+
+def _null_length(case: Case) -> float:
+    """Length at which the null model gives what was measured; at a rate, the batch is taken as it is without drafts."""
+    point = _round(case)
+    if case.rate_per_s is not None:
+        batch = batch_at_rate(case.null.plain_s, point, case.rate_per_s * case.settings.output.mean)
+        point = replace(point, batch=batch)
+    return null_length(case.null, point, case.measured)
 
 
 def _prediction(
     case: Case, protocol: Protocol, point: Point, length: float, null: float, null_at: float, warning: str = ""
 ) -> Prediction:
     estimate = gain(point, case.metric)
-    per_token = case.metric == "tpot"
+    per_token = case.metric != "throughput"
     return Prediction(
         case=case,
         protocol=protocol,

@@ -32,6 +32,7 @@ TARGETS: Mapping[str, Mapping[str, float]] = {
 """What is aimed at."""
 _NOISE = 0.05
 _LOADS = ((1, 1, "1"), (2, 15, "2 to 15"), (16, 63, "16 to 63"), (64, 65536, "64 and more"))
+_RATE = "requests/s"
 
 
 def published_result(
@@ -74,7 +75,8 @@ def _row(case: Case, predictions: Sequence[Prediction]) -> dict[str, Any]:
         "tree_nodes": case.question.tree_nodes(settings.num_spec_tokens),
         "isl": settings.prompt.mean,
         "osl": settings.output.mean,
-        "concurrency": case.concurrency,
+        "concurrency": case.settings.concurrency[0] if case.rate_per_s is None else None,
+        "rate_per_s": case.rate_per_s,
         "metric": case.metric,
         "unit": case.unit,
         "measured": case.measured,
@@ -129,15 +131,22 @@ def _summary(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
         by: tuple[tuple[str, Callable[[Prediction], str]], ...] = (
             ("source", lambda p: p.case.source),
             ("method", lambda p: p.case.method),
-            ("load", lambda p: next(name for low, high, name in _LOADS if low <= p.case.concurrency <= high)),
+            ("load", _load),
         )
         for kind, name_of in by:
             names = list(dict.fromkeys(map(name_of, complete)))
             if kind == "load":
-                names = [name for _, _, name in _LOADS if name in names]
+                names = [name for name in (*(name for _, _, name in _LOADS), _RATE) if name in names]
             for name in names:
                 found.append(_group(protocol, kind, name, [p for p in complete if name_of(p) == name]))
     return found
+
+
+def _load(prediction: Prediction) -> str:
+    case = prediction.case
+    if case.rate_per_s is not None:
+        return _RATE
+    return next(name for low, high, name in _LOADS if low <= case.load <= high)
 
 
 def _group(protocol: str, kind: str, name: str, members: Sequence[Prediction]) -> dict[str, Any]:

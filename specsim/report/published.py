@@ -7,7 +7,8 @@ from typing import Any
 
 from specsim.report.text import Page
 
-__all__ = ["assumptions", "by_reason", "named_ids", "null_sentences", "published_text", "signed"]
+__all__ = ["assumptions", "by_reason", "named_ids", "null_sentences", "published_text", "shown_load",
+           "signed"]  # fmt: skip
 
 _SHORT = {"given": "given", "catalogue": "catal.", "anchor": "anchor", "anchored": "sweep", "loaded": "k=0"}
 
@@ -71,12 +72,17 @@ def signed(error: float | None) -> str:
     return "-" if error is None else f"{error:+.1%}"
 
 
+def shown_load(row: Mapping[str, Any]) -> str:
+    """`16`, or `2.5/s`."""
+    return str(row["concurrency"]) if row["rate_per_s"] is None else f"{row['rate_per_s']:g}/s"
+
+
 def _cells(row: Mapping[str, Any]) -> list[list[str]]:
     drafts = f"k={row['k']}" if row["tree_nodes"] is None else f"{row['k']}/{row['tree_nodes']}"
     found = []
     for p in row["predictions"]:
         found.append([
-            row["id"], f"{row['method']} {drafts}", str(row["concurrency"]), _SHORT[p["protocol"]],
+            row["id"], f"{row['method']} {drafts}", shown_load(row), _SHORT[p["protocol"]],
             f"{p['acceptance_length']:.2f}", f"{row['measured']:.3f}",
             "-" if p["speedup"] is None else f"{p['speedup']:.3f}", signed(p["error"]),
             "-" if p["null"] is None else f"{p['null']:.3f}", signed(p["null_error"]),

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specsim.planner.theory import Comparison
-from specsim.report.published import assumptions, by_reason, named_ids, null_sentences, signed
+from specsim.report.published import assumptions, by_reason, named_ids, null_sentences, shown_load, signed
 
 __all__ = ["validation_page"]
 
@@ -145,7 +145,7 @@ def _source(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
         where = f"{row['target']}, {row['gpu']}" + (f" x{row['tp']}" if row["tp"] > 1 else "")
         for p in row["predictions"]:
             cells.append([
-                row["id"], where, drafts, f"{row['isl']:g}, {row['osl']:g}", str(row["concurrency"]),
+                row["id"], where, drafts, f"{row['isl']:g}, {row['osl']:g}", shown_load(row),
                 _PROTOCOLS[p["protocol"]].removeprefix("acceptance "), f"{p['acceptance_length']:.2f}",
                 f"{row['measured']:.3f}", _ratio(p["speedup"]), signed(p["error"]), _ratio(p["null"]),
                 signed(p["null_error"]), _whole(p["off_error"]), _whole(p["on_error"]),

@@ -87,7 +87,8 @@ def made(rows: list[str], length: float) -> list[Prediction]:
         from specsim.acceptance.scaled import scaled_to_length
 
         truth = scaled_to_length(case.base, length, case.settings.num_spec_tokens)
-        speedups.append(gain(PairedLoop(case.question, case.settings, case.concurrency).point(truth), case.metric).mean)
+        place = PairedLoop(case.question, case.settings, int(case.load))
+        speedups.append(gain(place.point(truth), case.metric).mean)
     again = cases(*(row.format(f"{speedup:.6f}") for row, speedup in zip(rows, speedups, strict=True)))
     return predict(again, processes=1)
 

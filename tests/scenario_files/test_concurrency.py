@@ -54,7 +54,7 @@ def settings(*concurrency: int, output: int = 40, **changes: object) -> Crossove
 def make_point(concurrency: int, speedup: float, half: float = 0.01) -> Point:
     one = Estimate(1.0, 1.0, 1.0, 3)
     gain = Estimate(speedup, speedup - half, speedup + half, 3)
-    return Point(concurrency, one, one, one, one, gain, gain, concurrency, concurrency, 2.0, 0, 0)
+    return Point(concurrency, one, one, one, one, gain, gain, gain, concurrency, concurrency, 2.0, 0, 0)
 
 
 def test_first_wave_stands_anywhere_in_its_outputs_with_contexts_to_match() -> None:
