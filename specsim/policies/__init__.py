@@ -6,7 +6,7 @@ Leaves out: output lengths and coming acceptance, which no policy can reach. Num
 
 from specsim.policies.base import EngineView, Observed, Policy
 from specsim.policies.kind import PolicyKind
-from specsim.policies.registry import KINDS, kind_of, make_policy, parse_policy
+from specsim.policies.registry import KINDS, kind_of, make_policy, parse_policy, register, unregister
 from specsim.policies.spec import PolicySpec
 
 __all__ = [
@@ -19,4 +19,6 @@ __all__ = [
     "kind_of",
     "make_policy",
     "parse_policy",
+    "register",
+    "unregister",
 ]

@@ -1,4 +1,4 @@
-"""Every kind of policy, by name: a new one is its own module and one line here.
+"""Every kind of policy, by name: a new one is its own module and one line here (docs/guides/add-a-policy.md).
 
 Models: nothing. Leaves out: nothing. Numbers: none.
 """
@@ -7,34 +7,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from importlib import import_module
 from types import MappingProxyType
 
 from specsim.errors import ScenarioError, nearest
-from specsim.policies import budget, context, ema, gate, goodput, off, off_above, schedule, static, trt_gate
 from specsim.policies.base import EngineView, Policy
 from specsim.policies.kind import PolicyKind
 from specsim.policies.spec import PolicySpec
 from specsim.policies.spellings import SPELLINGS
 
-__all__ = ["KINDS", "kind_of", "make_policy", "parse_policy"]
+__all__ = ["KINDS", "kind_of", "make_policy", "parse_policy", "register", "unregister"]
 
-KINDS: Mapping[str, PolicyKind] = MappingProxyType(
-    {
-        kind.name: kind
-        for kind in (
-            off.KIND,
-            static.KIND,
-            schedule.KIND,
-            off_above.KIND,
-            context.KIND,
-            goodput.KIND,
-            budget.KIND,
-            ema.KIND,
-            gate.KIND,
-            trt_gate.KIND,
-        )
-    }
+_FILES = (
+    "off",
+    "static",
+    "schedule",
+    "off_above",
+    "context",
+    "goodput",
+    "budget",
+    "ema",
+    "gate",
+    "trt_gate",
 )
+"""Modules of this package, each with a KIND, in the order of the reference."""
+
+_kinds: dict[str, PolicyKind] = {}
+KINDS: Mapping[str, PolicyKind] = MappingProxyType(_kinds)
 """Name -> kind, in the order of the reference."""
 
 _OPTION = re.compile(r"[a-z_]+=")
@@ -90,3 +89,39 @@ def parse_policy(text: str) -> PolicySpec:
         return kind.parse(parts, options)
     except ValueError:
         raise ScenarioError(f"policy {text!r} must be {kind.spelling}, e.g. {kind.example}") from None
+
+
+def register(kind: PolicyKind) -> PolicyKind:
+    """Add a kind at run time; the kind itself.
+
+    Raises:
+        ScenarioError: its name is taken or no name, its settings lack a default, or its own example is not read as it.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", kind.name):
+        raise ScenarioError(f"policy kind {kind.name!r}: a name is lower-case letters, digits and underscores")
+    if kind.name in _kinds or kind.name in SPELLINGS:
+        raise ScenarioError(f"policy kind '{kind.name}' is there already; choose another name")
+    _kinds[kind.name] = kind
+    try:
+        read = parse_policy(kind.example).kind
+        if read != kind.name:
+            raise ScenarioError(f"policy kind '{kind.name}': its example {kind.example!r} is a policy {read}")
+    except Exception:
+        del _kinds[kind.name]
+        raise
+    return kind
+
+
+def unregister(name: str) -> None:
+    """Take back what `register` added.
+
+    Raises:
+        ScenarioError: the kind belongs to specsim, or there is none.
+    """
+    if name in _FILES or name not in _kinds:
+        raise ScenarioError(f"policy kind '{name}' was not registered at run time")
+    del _kinds[name]
+
+
+for _name in _FILES:
+    register(import_module(f"specsim.policies.{_name}").KIND)

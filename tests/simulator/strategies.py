@@ -25,6 +25,7 @@ from specsim.engine.fast_replica import FastReplica
 from specsim.engine.observe import Observer
 from specsim.engine.plain_replica import PlainReplica
 from specsim.latency import StepCost
+from specsim.policies import KINDS as ALL_KINDS
 from specsim.policies import parse_policy
 from specsim.profiles import LatencyProfile
 from specsim.records import RunResult
@@ -213,7 +214,7 @@ def _watching(kind: Any, watch: Watch) -> Any:
     return Watched
 
 
-POLICY_LIST = (
+_MOVING = (
     PolicySpec("off"),
     PolicySpec("static", 0),
     PolicySpec("static", 1),
@@ -230,7 +231,14 @@ POLICY_LIST = (
     parse_policy("trt_gate:4:0.4:3"),
     parse_policy("trt_gate:4:1.2:2:over=requests"),
 )
-"""At least one of every kind, with settings that make it move within a few steps."""
+"""Settings that make a policy move within a few steps."""
+
+POLICY_LIST = tuple(
+    {
+        policy.label: policy for policy in (*_MOVING, *(parse_policy(kind.example) for kind in ALL_KINDS.values()))
+    }.values()
+)
+"""Those, and the example of every kind in the registry."""
 
 POLICIES = st.sampled_from(POLICY_LIST)
 
