@@ -12,6 +12,7 @@ from typing import Any
 
 from specsim.config import PolicySpec
 from specsim.planner.question import Question
+from specsim.policies import kind_of
 
 __all__ = ["vllm_config"]
 
@@ -63,14 +64,11 @@ def vllm_config(question: Question, policy: PolicySpec, *, alternatives: Sequenc
             if "draft_repo" not in question.names:
                 warnings.append(f"'{draft}' is specsim's name: put the repository or path of your drafter there.")
         speculative["num_speculative_tokens"] = policy.num_spec_tokens
-        if policy.kind in ("schedule", "off_above"):
-            speculative["num_speculative_tokens_per_batch_size"] = [
-                list(row) for row in _table(policy, limits.max_num_seqs)
-            ]
-            warnings.append("vLLM looks the table up by requests scheduled in a step, prefills included, and switches "
-                            "it off under data parallelism above 1.")  # fmt: skip
-        if policy.kind == "goodput":
-            warnings.append("vLLM has no cost-based choice of k for this method; use the schedule instead.")
+        kind = kind_of(policy.kind)
+        if "vllm" not in kind.engines:
+            warnings.append(f"vLLM cannot be told to follow '{policy.label}'; use a schedule instead.")
+        speculative |= kind.vllm(policy, limits.max_num_seqs)
+        warnings += kind.vllm_remarks
         arguments += ["--speculative-config", json.dumps(speculative, separators=(",", ":"))]
         arguments += ["--per-request-spec-decode-metrics", "summary"]
         covered = question.on.profile.captured_tokens_max
@@ -95,11 +93,3 @@ def vllm_config(question: Question, policy: PolicySpec, *, alternatives: Sequenc
             for other in (vllm_config(question, p) for p in alternatives)
         ],
     }
-
-
-def _table(policy: PolicySpec, max_num_seqs: int) -> list[tuple[int, int, int]]:
-    if policy.kind == "schedule":
-        return list(policy.table)
-    if policy.batch_limit == 0:
-        return [(1, max_num_seqs, 0)]
-    return [(1, policy.batch_limit, policy.num_spec_tokens), (policy.batch_limit + 1, max_num_seqs, 0)]

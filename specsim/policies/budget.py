@@ -207,5 +207,12 @@ KIND = PolicyKind(
     settings=BudgetSettings,
     chains_only=True,
     engines=("vllm",),
+    vllm=lambda spec, max_num_seqs: {"enable_adaptive_verification": True},
+    vllm_remarks=(
+        "enable_adaptive_verification needs vLLM's V2 runner and an attention backend that verifies different lengths "
+        "in one graph; 0.33.0 takes it for DSpark only, later releases for every drafter that is a model, and suffix.",
+        "Set VLLM_ADAPTIVE_VERIFICATION_PROFILE_CONTEXT_LEN near your mean context: its default of 8192 tokens makes "
+        "verification look dear where contexts are shorter.",
+    ),
     rank=4,
 )

@@ -54,6 +54,10 @@ class PolicyKind:
     """Whether it makes no sense where drafts form a tree."""
     engines: tuple[str, ...] = ()
     """Engines that can be told to follow it; a plan recommends no other."""
+    vllm: Callable[[PolicySpec, int], dict[str, Any]] = field(default=lambda spec, max_num_seqs: {})
+    """(policy, most requests in a step) -> what it adds to vLLM's --speculative-config."""
+    vllm_remarks: tuple[str, ...] = ()
+    """Sentences for who uses that."""
     rank: int = 9
     """Simplicity: of two that are equally good the lower one is recommended."""
 

@@ -7,9 +7,11 @@ Numbers: the user's.
 
 from __future__ import annotations
 
+from typing import Any
+
 from specsim.policies.base import EngineView, Policy
 from specsim.policies.kind import PolicyKind
-from specsim.policies.schedule import Schedule
+from specsim.policies.schedule import VLLM_REMARK, Schedule, vllm_table
 from specsim.policies.spec import PolicySpec
 
 __all__ = ["KIND"]
@@ -18,6 +20,15 @@ __all__ = ["KIND"]
 def _make(spec: PolicySpec, view: EngineView) -> Policy:
     k, limit = spec.num_spec_tokens, spec.batch_limit
     return Schedule(((1, limit, k), (limit + 1, limit + 1, 0)) if limit else ((1, 1, 0),), k)
+
+
+def _vllm(spec: PolicySpec, max_num_seqs: int) -> dict[str, Any]:
+    k, limit = spec.num_spec_tokens, spec.batch_limit
+    if limit == 0:
+        return vllm_table([(1, max_num_seqs, 0)])
+    if limit >= max_num_seqs:
+        return vllm_table([(1, max_num_seqs, k)])
+    return vllm_table([(1, limit, k), (limit + 1, max_num_seqs, 0)])
 
 
 KIND = PolicyKind(
@@ -30,5 +41,7 @@ KIND = PolicyKind(
     positional=("num_spec_tokens", "batch_limit"),
     uses=("num_spec_tokens", "batch_limit"),
     engines=("vllm", "trtllm"),
+    vllm=_vllm,
+    vllm_remarks=(VLLM_REMARK,),
     rank=2,
 )

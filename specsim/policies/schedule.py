@@ -16,7 +16,12 @@ from specsim.policies.base import Policy
 from specsim.policies.kind import PolicyKind
 from specsim.policies.spec import check_table
 
-__all__ = ["KIND", "Schedule", "rows_from_text"]
+__all__ = ["KIND", "VLLM_REMARK", "Schedule", "rows_from_text", "vllm_table"]
+
+VLLM_REMARK = (
+    "vLLM looks the table up by requests scheduled in a step, prefills included, and switches it off under data "
+    "parallelism above 1."
+)
 
 
 class Schedule(Policy):
@@ -46,6 +51,11 @@ def rows_from_text(text: str) -> tuple[tuple[int, int, int], ...]:
     return tuple(rows)
 
 
+def vllm_table(rows: Sequence[tuple[int, int, int]]) -> dict[str, Any]:
+    """Rows (first, last, k) as vLLM's --speculative-config has them."""
+    return {"num_speculative_tokens_per_batch_size": [list(row) for row in rows]}
+
+
 def _read(parts: Sequence[str]) -> dict[str, Any]:
     (text,) = parts
     rows = rows_from_text(text)
@@ -67,5 +77,7 @@ KIND = PolicyKind(
     check=lambda spec: check_table("policy.table", spec.table, spec.num_spec_tokens),
     read=_read,
     engines=("vllm", "trtllm"),
+    vllm=lambda spec, max_num_seqs: vllm_table(spec.table),
+    vllm_remarks=(VLLM_REMARK,),
     rank=3,
 )

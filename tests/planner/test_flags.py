@@ -13,6 +13,7 @@ from plan_tables import make_question
 from scenarios.resolve import resolve
 from specsim.config import Deployment, PolicySpec, Slo, Speculation
 from specsim.planner.flags import vllm_config
+from specsim.policies import parse_policy
 
 SCHEDULE = PolicySpec("schedule", 5, table=((1, 8, 5), (9, 64, 2), (65, 512, 0)))
 
@@ -99,5 +100,21 @@ def test_graphs_that_do_not_cover_the_batch_are_a_warning() -> None:
     assert not any("graphs" in w for w in vllm_config(small, PolicySpec("static", 3))["warnings"])
 
 
-def test_what_vllm_has_no_rule_for_is_said() -> None:
-    assert any("no cost-based choice" in w for w in vllm_config(make_question(), PolicySpec("goodput", 5))["warnings"])
+def test_an_unbounded_limit_is_one_row() -> None:
+    config = vllm_config(
+        make_question(limits=make_limits(max_num_seqs=128)), PolicySpec("off_above", 3, batch_limit=128)
+    )
+    assert config["speculative_config"]["num_speculative_tokens_per_batch_size"] == [[1, 128, 3]]
+
+
+def test_a_verification_budget_is_adaptive_verification() -> None:
+    config = vllm_config(make_question(), parse_policy("budget:5"))
+    assert config["speculative_config"]["enable_adaptive_verification"] is True
+    assert any("PROFILE_CONTEXT_LEN" in warning for warning in config["warnings"])
+
+
+def test_what_vllm_does_not_have_is_said() -> None:
+    for text in ("goodput:3", "ema:3", "gate:3:0.4", "context:0/1-9=3"):
+        policy = parse_policy(text)
+        said = [w for w in vllm_config(make_question(), policy)["warnings"] if "cannot be told" in w]
+        assert said == [f"vLLM cannot be told to follow '{policy.label}'; use a schedule instead."]
