@@ -14,6 +14,7 @@ from typing import Literal
 
 from specsim.checks import positive as _positive
 from specsim.checks import whole as _whole
+from specsim.disciplines import VLLM, Discipline
 from specsim.drafters import Drafter, drafter
 from specsim.errors import ScenarioError
 from specsim.policies.spec import PolicySpec
@@ -259,6 +260,10 @@ class ReplicaLimits:
     """Slots reserved on top of those k, in rounds that may draft (block drafters: 1)."""
     tree_nodes: tuple[int, ...] = ()
     """Tokens verified beside the sampled one by number of draft levels, 0 levels first; empty: as many as drafts."""
+    discipline: Discipline = VLLM
+    """Rules by which requests are admitted, served and thrown out."""
+    asked_output_tokens: int = 0
+    """max_tokens that clients ask for where it is more than what they get; 0: they ask for just that."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -270,12 +275,14 @@ class ReplicaLimits:
         ):
             _whole(f"limits.{name}", getattr(self, name), 1)
         _whole("limits.fixed_blocks_per_request", self.fixed_blocks_per_request, 0)
+        _whole("limits.asked_output_tokens", self.asked_output_tokens, 0)
         _whole("limits.lookahead_extra_tokens", self.lookahead_extra_tokens, 0, 64)
         for nodes in self.tree_nodes:
             _whole("limits.tree_nodes", nodes, 0, 65536)
         if self.tree_nodes and (self.tree_nodes[0] or list(self.tree_nodes) != sorted(self.tree_nodes)):
             raise ScenarioError(f"limits.tree_nodes must begin with 0 and not fall, got {list(self.tree_nodes)}")
-        if self.tree_nodes and self.max_num_seqs * (1 + self.tree_nodes[-1]) > self.max_num_batched_tokens:
+        is_cut = self.discipline.decode_budget == "cut"
+        if self.tree_nodes and is_cut and self.max_num_seqs * (1 + self.tree_nodes[-1]) > self.max_num_batched_tokens:
             raise ScenarioError(
                 f"limits.max_num_seqs {self.max_num_seqs} trees of {self.tree_nodes[-1]} drafts do not fit "
                 f"max_num_batched_tokens {self.max_num_batched_tokens}; lower it"
@@ -289,4 +296,6 @@ class ReplicaLimits:
         """Slots that a request reserves beyond the tokens of its step, at this largest k."""
         if num_spec_tokens < 1:
             return 0
+        if self.discipline.lookahead == "next_round":
+            return num_spec_tokens + 1
         return (num_spec_tokens if self.lookahead_drafts else 0) + self.lookahead_extra_tokens

@@ -175,6 +175,23 @@ class KVCache:
         self.total[request_id] = need
         return True
 
+    def fits(self, hashes: Sequence[int], cached_tokens: int, tokens: int) -> bool:
+        """Whether `admit` would succeed. Changes nothing."""
+        private = blocks_for(tokens, self.block_size_tokens) + self.fixed_blocks_per_request
+        prefix = self.prefix
+        if prefix is not None:
+            hit = hashes[: cached_tokens // prefix.tokens_per_entry]
+            private -= (len(hit) - prefix.idle_among(hit)) * prefix.blocks_per_entry
+        return private <= self.pool.available
+
+    def free_tokens(self, hashes: Sequence[int], cached_tokens: int) -> int:
+        """Room that is left when a request has taken its cached prefix."""
+        free = self.pool.available
+        if self.prefix is not None:
+            hit = hashes[: cached_tokens // self.prefix.tokens_per_entry]
+            free -= self.prefix.idle_among(hit) * self.prefix.blocks_per_entry
+        return free * self.block_size_tokens
+
     def need(self, request_id: int, tokens: int) -> int:
         """Blocks that `reserve` would take."""
         want = blocks_for(tokens, self.block_size_tokens) + self.fixed_blocks_per_request

@@ -37,6 +37,8 @@ class Request:
     prompt_tokens: int
     hashes: tuple[int, ...] = ()
     """Prefix hashes of full prompt blocks, in prompt order."""
+    asked_output_tokens: int = 0
+    """max_tokens of the request."""
     state: State = State.WAITING
     num_computed_tokens: int = 0
     """Tokens whose keys and values are in the cache."""
@@ -45,6 +47,8 @@ class Request:
     """Drafts waiting to be verified."""
     is_decoding: bool = False
     """Only the last emitted token (and drafts) are left to compute."""
+    padding_tokens: int = 0
+    """Tokens in front of its prompt that make it as long as the longest of its batch."""
 
     @property
     def num_tokens(self) -> int:

@@ -19,8 +19,8 @@ LEVELS: dict[str, int] = {
     **dict.fromkeys(("specsim.errors", "specsim.checks"), 0),
     **dict.fromkeys(
         (
-            "specsim.config", "specsim.drafters", "specsim.policies", "specsim.profiles", "specsim.records",
-            "specsim.rng", "specsim.shapes", "specsim.traces", "specsim.trees",
+            "specsim.config", "specsim.disciplines", "specsim.drafters", "specsim.policies", "specsim.profiles",
+            "specsim.records", "specsim.rng", "specsim.shapes", "specsim.traces", "specsim.trees",
         ),
         1,
     ),
@@ -28,7 +28,7 @@ LEVELS: dict[str, int] = {
         (
             "specsim.request", "specsim.kv_cache", "specsim.latency", "specsim.passes", "specsim.draft_passes",
             "specsim.acceptance", "specsim.closed_forms", "specsim.analytic", "specsim.efficiency", "specsim.memory",
-            "specsim.workload",
+            "specsim.workload", "specsim.admission",
         ),
         2,
     ),

@@ -21,9 +21,10 @@ _HOST = ("host", "speculation")
 class StartUpCurves:
     """See `specsim.policies.base.Curves`."""
 
-    def __init__(self, cost: StepCost, limits: ReplicaLimits) -> None:
+    def __init__(self, cost: StepCost, limits: ReplicaLimits, num_spec_tokens: int) -> None:
         self._cost = cost
         self._limits = limits
+        self._widest = 1 + num_spec_tokens
 
     @cached_property
     def captured_tokens(self) -> list[int]:
@@ -35,7 +36,10 @@ class StartUpCurves:
 
     @property
     def max_tokens(self) -> int:
-        return self._limits.max_num_batched_tokens
+        limits = self._limits
+        if limits.discipline.decode_budget == "cut":
+            return limits.max_num_batched_tokens
+        return limits.max_num_batched_tokens + limits.max_num_seqs * self._widest
 
     def draft_s(self, requests: int, num_spec_tokens: int, context_tokens: int) -> float:
         parts = self._parts(requests, requests * num_spec_tokens, num_spec_tokens, context_tokens)

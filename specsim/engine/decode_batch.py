@@ -34,6 +34,18 @@ class DecodeSetup:
     def lookahead_tokens(self) -> int:
         return self.limits.lookahead_tokens(self.num_spec_tokens)
 
+    @property
+    def block_size_tokens(self) -> int:
+        """Tokens after which a decoding request needs another block; beyond all lengths where it holds all it needs."""
+        return self.limits.block_size_tokens if self.limits.discipline.reserve == "step" else 1 << 40
+
+    @property
+    def never_cuts(self) -> bool:
+        """Whether no round is ever cut or left out for want of budget."""
+        limits = self.limits
+        every = limits.max_num_seqs * (1 + self.num_spec_tokens)
+        return limits.discipline.decode_budget != "cut" or every <= limits.max_num_batched_tokens
+
 
 @dataclass(slots=True)
 class Peek:
@@ -83,6 +95,10 @@ class DecodeBatch(Protocol):
         """A request joins with `emitted` tokens out; it is served from the next step on."""
         ...
 
-    def pop_tail(self, request: int) -> tuple[int, int]:
-        """Drop the request admitted last; its (emitted tokens, blocks taken since it joined)."""
+    def pop(self, request: int) -> tuple[int, int]:
+        """Drop a request; its (emitted tokens, blocks taken since it joined)."""
+        ...
+
+    def progress(self) -> list[tuple[int, int]]:
+        """(request, emitted tokens) of all."""
         ...

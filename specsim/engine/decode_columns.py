@@ -11,7 +11,6 @@ import numpy as np
 
 from specsim.acceptance.base import MAX_SPEC_TOKENS
 from specsim.engine.decode_batch import Advance, DecodeSetup, Peek
-from specsim.errors import InvariantError
 from specsim.workload import CHUNK
 
 __all__ = ["ColumnBatch"]
@@ -36,7 +35,7 @@ class ColumnBatch:
     def __init__(self, setup: DecodeSetup) -> None:
         self._setup = setup
         self._workload = setup.workload
-        self._block = setup.limits.block_size_tokens
+        self._block = setup.block_size_tokens
         self._lookahead = setup.lookahead_tokens
         self._window = setup.window_tokens
         self._max_len = setup.limits.max_model_len
@@ -173,15 +172,25 @@ class ColumnBatch:
         self._trim_drafts(slice(0, served))
         return result
 
-    def pop_tail(self, request: int) -> tuple[int, int]:
+    def pop(self, request: int) -> tuple[int, int]:
         n = self._rows - 1
-        if self._ids[n] != request:
-            raise InvariantError(f"request {request} is to be preempted but {self._ids[n]} was admitted last")
-        emitted = self._workload.output_tokens[request] - int(self._end[n] - self._at[n])
-        self._kv_tokens -= int(self._at[n] + self._offset[n])
-        self._ids.pop()
-        self._rows = n
-        return emitted, int(self._blocks[n])
+        row = n if self._ids[n] == request else self._ids.index(request)
+        emitted = self._workload.output_tokens[request] - int(self._end[row] - self._at[row])
+        blocks = int(self._blocks[row])
+        self._kv_tokens -= int(self._at[row] + self._offset[row])
+        if row == n:
+            self._ids.pop()
+            self._rows = n
+        else:
+            keep = np.ones(n + 1, dtype=bool)
+            keep[row] = False
+            self._keep(keep)
+        return emitted, blocks
+
+    def progress(self) -> list[tuple[int, int]]:
+        left = (self._end[: self._rows] - self._at[: self._rows]).tolist()
+        outputs = self._workload.output_tokens
+        return [(request, outputs[request] - more) for request, more in zip(self._ids, left, strict=True)]
 
     def _trim_drafts(self, rows: slice) -> None:
         """Cut fresh drafts to what the drafter has to propose."""

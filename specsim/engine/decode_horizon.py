@@ -61,11 +61,7 @@ class HorizonBatch(ColumnBatch):
     @staticmethod
     def fits(setup: DecodeSetup) -> bool:
         """Whether this class does what `ColumnBatch` would."""
-        limits, k = setup.limits, setup.num_spec_tokens
-        return (
-            setup.longest_tokens + k <= limits.max_model_len
-            and limits.max_num_seqs * (1 + k) <= limits.max_num_batched_tokens
-        )
+        return setup.longest_tokens + setup.num_spec_tokens <= setup.limits.max_model_len and setup.never_cuts
 
     @property
     def count(self) -> int:
@@ -122,9 +118,13 @@ class HorizonBatch(ColumnBatch):
             self._k = next_k
         return result
 
-    def pop_tail(self, request: int) -> tuple[int, int]:
+    def pop(self, request: int) -> tuple[int, int]:
         self._settle()
-        return super().pop_tail(request)
+        return super().pop(request)
+
+    def progress(self) -> list[tuple[int, int]]:
+        self._settle()
+        return super().progress()
 
     def _finished(self, row: int, step: int) -> tuple[int, int]:
         if row < self._planned:

@@ -108,7 +108,7 @@ class RingBatch:
         self._row = None
         return result
 
-    def pop_tail(self, request: int) -> tuple[int, int]:
+    def pop(self, request: int) -> tuple[int, int]:
         began, emitted, rounds, _, _ = self._rounds.pop(request)
         done = self._step - began
         self._spread(rounds[done:], self._step, -1)
@@ -125,6 +125,12 @@ class RingBatch:
         self.count -= 1
         self._row = None
         return emitted, past[BLOCKS]
+
+    def progress(self) -> list[tuple[int, int]]:
+        return [
+            (request, emitted + int(rounds[: self._step - began, GAIN].sum()))
+            for request, (began, emitted, rounds, _, _) in self._rounds.items()
+        ]
 
     def _clear(self, first: int) -> None:
         """Make the rows of steps that are over ready for their next turn, many at a time."""

@@ -1,37 +1,31 @@
 """One engine whose step costs no work per running request: the same decisions as the plain scheduler, by sums.
 
-Decoding requests live in a `DecodeBatch`; the few that are still in their prompt are handled one by one. In this
-discipline a prompt that is not finished in a step has used up the token budget, so at most one is left over, and it is
-the one admitted last.
+Here are the steps: what one contains, what it brings, and the gaps between deliveries. The queues are those of
+`specsim.engine.fast_queues`.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 
 from specsim.config import ReplicaLimits
-from specsim.engine.decode_batch import DecodeBatch, DecodeSetup, Peek
+from specsim.engine.decode_batch import Advance, Peek
 from specsim.engine.decode_columns import ColumnBatch
-from specsim.engine.decode_horizon import HorizonBatch
-from specsim.engine.decode_ring import RingBatch
-from specsim.engine.plain_replica import windowed_chunk_pairs
+from specsim.engine.fast_queues import FastQueues
 from specsim.engine.recorder import Recorder
 from specsim.engine.replica import StepView
-from specsim.engine.rounds import RoundTable
-from specsim.errors import InvariantError
-from specsim.kv_cache import KVCache
-from specsim.latency import StepCost, StepWork
+from specsim.latency import StepCost
 from specsim.policies import Observed, Policy
-from specsim.scheduler import never_fits
 from specsim.workload import Workload
 
 __all__ = ["FastReplica"]
 
+_ENDLESS = 1 << 62
 
-class FastReplica:
+
+class FastReplica(FastQueues):
     """See `specsim.engine.replica.Replica`."""
 
     def __init__(
@@ -44,132 +38,132 @@ class FastReplica:
         machinery: bool,
         recorder: Recorder,
     ) -> None:
+        super().__init__(workload, limits, policy, cost.window_tokens, recorder)
         self.index = index
         self._workload = workload
-        self._trace = workload.trace
-        self._prompt = workload.prompt_tokens
-        self._output = workload.output_tokens
-        self._limits = limits
         self._policy = policy
         self._cost = cost
-        self._recorder = recorder
-        self._window = cost.window_tokens
-        setup = DecodeSetup(workload, limits, policy.num_spec_tokens, cost.window_tokens)
-        self._lookahead = setup.lookahead_tokens
-        never_truncates = limits.max_num_seqs * (1 + policy.num_spec_tokens) <= limits.max_num_batched_tokens
-        self._batch: DecodeBatch
-        self._columns: ColumnBatch | None = None
-        """The decode batch where the policy trims drafts or watches rounds, which sums cannot tell."""
-        if policy.trims or policy.watches == "rounds":
-            self._batch = self._columns = ColumnBatch(setup)
-        elif policy.constant and never_truncates:
-            self._batch = RingBatch(setup, round_table(setup))
-        elif HorizonBatch.fits(setup):
-            self._batch = HorizonBatch(setup)
-        else:
-            self._batch = ColumnBatch(setup)
-        hashed = workload.trace.hash_block_tokens if limits.enable_prefix_caching else None
-        self._kv = KVCache(
-            limits.num_kv_blocks,
-            limits.block_size_tokens,
-            fixed_blocks_per_request=limits.fixed_blocks_per_request,
-            hash_block_tokens=hashed,
-        )
-        self._hashes: dict[int, list[int]] = {}
-        self._waiting: deque[int] = deque()
-        self._running: dict[int, None] = {}
-        self._partial: int | None = None
-        self._partial_computed = 0
-        self._emitted: dict[int, int] = {}
-        """Output tokens of requests that were preempted, until they decode again."""
-        self._last_emit_s: dict[int, float] = {}
-        """Last emission of requests that missed the previous step, by preemption or for want of budget."""
-        self._late: set[int] = set()
-        """Those of them that are in the decode batch."""
-        self._preempted: set[int] = set()
-        """Requests that were ever preempted."""
+        self._order = limits.discipline.order
+        self._separate = self._order != "mixed"
+        self._is_cut = limits.discipline.decode_budget == "cut"
         self._watches = policy.watches != "nothing"
         self._seen = Observed()
-        self._counts_iterations = policy.watches == "completed"
-        self._iterations: dict[int, int] = {}
-        """Steps in which a request emitted tokens; of those that decode, less `_decode_steps`, which counts for all."""
-        self._decode_steps = 0
-        self._completed: list[tuple[int, int]] = []
         self._constant = policy.constant
         self._next_k = policy.num_spec_tokens if policy.constant else -1
-        self._work = StepWork(machinery=machinery, next_num_spec_tokens=self._next_k)
+        self._work.machinery = machinery
+        self._work.next_num_spec_tokens = self._next_k
+        self._prompts_only = False
         self._peek = Peek()
-        self._completing: list[int] = []
         self._began_s = 0.0
         self._size = 0
-        self.outstanding_tokens = 0
-        refused = never_fits(workload.trace.prompt_tokens, workload.trace.output_tokens, limits, policy.num_spec_tokens)
-        self._refused = frozenset(np.flatnonzero(refused).tolist())
-
-    def submit(self, request: int, now_s: float) -> bool:
-        if request in self._refused:
-            return False
-        self._waiting.append(request)
-        self.outstanding_tokens += self._prompt[request]
-        return True
 
     def begin_step(self, now_s: float) -> float | None:
-        if not self._running and not self._waiting:
+        if not self._running and not self._waiting and not self._leaving:
+            self._ratio.idle()
             return None
-        limits, work, kv = self._limits, self._work, self._kv
-        if work.prefill_tokens:
-            self._completing.clear()
-            work.prefill_tokens = work.prefill_rows = work.prefill_kv_tokens = 0
-            work.prefill_pairs = work.prefill_windowed_pairs = 0
-        preempted = 0
-        peek = self._batch.peek(limits.max_num_batched_tokens)
-        while peek.new_blocks > kv.pool.available:
-            self._preempt_tail(now_s)
-            preempted += 1
-            peek = self._batch.peek(limits.max_num_batched_tokens)
-        if peek.new_blocks:
-            kv.pool.take(peek.new_blocks)
-        drafts = peek.draft_tokens
-        if limits.tree_nodes:
-            drafts = limits.verified_tokens(drafts, peek.draft_rounds)
-        budget = limits.max_num_batched_tokens - peek.served - drafts
-        size = peek.served
-        if self._partial is not None and budget > 0:
-            request, computed = self._partial, self._partial_computed
-            tokens = min(self._known(request) - computed, budget)
-            if kv.reserve(request, computed + tokens + self._lookahead):
-                self._prefill(request, computed, tokens)
-                budget -= tokens
-                size += 1
-            else:
-                self._preempt_tail(now_s)
-                preempted += 1
-        if preempted:
-            if self._recorder.measures(now_s):
-                self._recorder.totals.preemptions += preempted
-        elif self._waiting and budget > 0:
-            size += self._admit(now_s, budget)
-        if size == 0:
-            return None
+        work = self._work
+        if work.prefill_tokens or self._placed:
+            self._begin_prompts()
+        size = self._prompts_alone(now_s) if self._separate else 0
+        self._prompts_only = size > 0
+        if size:
+            peek = Peek()
+        else:
+            peek, size = self._decode_step(now_s)
+            if size == 0 and not self._leaving:
+                return None
         if self._columns is not None:
             self._look_at_rounds(self._columns, peek, size)
         work.decode_requests = peek.served
         work.draft_tokens = peek.draft_tokens
         work.draft_requests = peek.draft_rounds
-        work.kv_tokens = peek.kv_tokens
+        kv_tokens = peek.kv_tokens
+        if self._padding and not self._prompts_only:
+            kv_tokens += self._padding
+        work.kv_tokens = kv_tokens
         work.windowed_kv_tokens = peek.windowed_kv_tokens
+        if not self._prompts_only and (self._leaving or self._placed):
+            others = len(self._leaving) + self._placed
+            work.decode_requests += others
+            work.draft_tokens += len(self._leaving) * self._next_k + self._placed * self._placeholders
+            work.draft_requests += (len(self._leaving) if self._next_k else 0) + self._placed
+            work.kv_tokens += self._leaving_kv + self._placed_kv
+            work.windowed_kv_tokens += self._leaving_windowed + self._placed_windowed
         if not self._constant:
-            k = self._policy.next_k(size, peek.kv_tokens, peek.served)
+            k = self._next_k
+            if not self._prompts_only or not self._batch.count:
+                k = self._policy.next_k(size, kv_tokens, peek.served)
             work.switches = 0 <= self._next_k != k
             self._next_k = work.next_num_spec_tokens = k
+        if self._separate:
+            # Alone, prompts only fill the drafter's cache: the drafts come with the next decode step.
+            work.next_num_spec_tokens = min(self._next_k, 1) if self._prompts_only else self._next_k
         self._peek, self._size, self._began_s = peek, size, now_s
         return self._cost.step_s(work)
 
+    def _prompts_alone(self, now_s: float) -> int:
+        """Prompts that take this step for themselves; 0: it is a decode step."""
+        if self._order == "batch":
+            return 0 if self._running else self._form_batch(now_s)
+        budget, size = self._limits.max_num_batched_tokens, 0
+        if self._partial is not None:
+            budget, _ = self._continue_prompt(budget)
+            size = 1
+        if self._waiting and budget > 0:
+            size += self._admit(now_s, budget)
+        return size
+
+    def _decode_step(self, now_s: float) -> tuple[Peek, int]:
+        """Decoding requests, and whatever prompts share the step with them: (what decodes, requests in all)."""
+        kv, budget = self._kv, self._limits.max_num_batched_tokens
+        if self._leaving:
+            count, k = len(self._leaving), self._next_k
+            budget -= count + self._limits.verified_tokens(count * k, count if k else 0)
+        most = budget if self._is_cut else _ENDLESS
+        preempted = 0
+        peek = self._batch.peek(most)
+        while peek.new_blocks > kv.pool.available:
+            self._preempt(now_s)
+            preempted += 1
+            peek = self._batch.peek(most)
+        if peek.new_blocks:
+            kv.pool.take(peek.new_blocks)
+        size = peek.served
+        if self._separate:
+            if preempted:
+                asked = self._asked_running
+                self._ratio.retracted(asked - self._left_running, asked, len(self._running))
+            else:
+                self._ratio.decoded()
+        else:
+            drafts = peek.draft_tokens
+            if self._limits.tree_nodes:
+                drafts = self._limits.verified_tokens(drafts, peek.draft_rounds)
+            budget -= peek.served + drafts
+            if self._partial is not None and budget > 0:
+                before = self._work.prefill_tokens
+                budget, has_room = self._continue_prompt(budget)
+                size += self._work.prefill_tokens > before
+                if not has_room:
+                    self._preempt(now_s)
+                    preempted += 1
+            elif self._partial is not None:
+                budget = 0
+            if not preempted and self._waiting and budget > 0:
+                size += self._admit(now_s, budget)
+        if preempted and self._recorder.measures(now_s):
+            self._recorder.totals.preemptions += preempted
+        return peek, size
+
     def end_step(self, now_s: float) -> list[int]:
-        recorder, kv, peek = self._recorder, self._kv, self._peek
+        recorder, peek = self._recorder, self._peek
         measured = recorder.measure_from_s <= now_s <= recorder.measure_until_s
-        used_blocks = kv.pool.used
-        done = self._batch.advance(self._next_k, self._late)
+        used_blocks = self._kv.pool.used
+        gone: list[int] = []
+        if self._leaving and self._order != "batch":
+            gone, self._leaving = self._leaving, []
+            self._leaving_kv = self._leaving_windowed = 0
+        done = Advance() if self._prompts_only else self._batch.advance(self._next_k, self._late)
         if measured:
             recorder.step(
                 now_s - self._began_s,
@@ -182,24 +176,34 @@ class FastReplica:
                 self._work.prefill_tokens,
                 self._next_k,
             )
+        if self._separate:
+            if not self._prompts_only:
+                self._note_stalls(now_s, measured)
+        elif measured:
             regular = peek.served - len(done.resumed)
             if regular:
                 recorder.gaps.add(now_s - self._began_s, regular)
         if self._counts_iterations:
             self._completed = []
-            self._decode_steps += 1
+            self._decode_steps += not self._prompts_only
             for request in done.waited:
                 self._iterations[request] -= 1
         if done.resumed or done.waited:
             self._note_late(done.resumed, done.waited, now_s, measured)
+        self._left_running -= done.gained
         finished = []
         for request, blocks in done.finished:
-            kv.total[request] += blocks
+            self._kv.total[request] += blocks
             self._finish(request, now_s)
             finished.append(request)
         for request in self._completing:
             if self._complete_prompt(request, now_s, measured):
                 finished.append(request)
+        if self._order == "batch" and not self._running and self._leaving:
+            gone, self._leaving = self._leaving, []
+            self._leaving_kv = self._leaving_windowed = self._longest = 0
+        for request in gone:
+            self._release(request)
         if self._watches:
             seen = self._seen
             seen.batch, seen.rounds, seen.draft_rounds = self._size, peek.served, peek.draft_rounds
@@ -211,11 +215,22 @@ class FastReplica:
         return finished
 
     def view(self) -> StepView:
-        return StepView(self._work, len(self._running), len(self._waiting), self._kv.pool.used)
+        peek = self._peek
+        return StepView(
+            self._work,
+            len(self._running),
+            len(self._waiting),
+            self._kv.pool.used,
+            peek.served,
+            peek.draft_tokens,
+        )
 
     def _look_at_rounds(self, columns: ColumnBatch, peek: Peek, size: int) -> None:
         """Note who is verified in this step, and let the policy trim the drafts."""
         seen = self._seen
+        if self._prompts_only:
+            seen.requests = seen.drafts = np.zeros(0, dtype=np.int64)
+            return
         seen.requests, seen.drafts = columns.scheduled()
         if self._policy.trims and peek.draft_tokens:
             work = self._work
@@ -225,60 +240,9 @@ class FastReplica:
             peek.draft_tokens = int(drafts.sum())
             peek.draft_rounds = int(np.count_nonzero(drafts))
 
-    def _known(self, request: int) -> int:
-        return self._prompt[request] + self._emitted.get(request, 0) if self._emitted else self._prompt[request]
-
-    def _admit(self, now_s: float, budget: int) -> int:
-        limits, kv, waiting = self._limits, self._kv, self._waiting
-        admitted = 0
-        while waiting and budget > 0 and len(self._running) < limits.max_num_seqs:
-            request = waiting[0]
-            known = self._known(request)
-            cached = 0
-            hashes: list[int] = []
-            if kv.prefix is not None:
-                known_hashes = self._hashes.get(request)
-                if known_hashes is None:
-                    known_hashes = self._hashes[request] = kv.entries(self._trace.hashes(request).tolist())
-                hashes = known_hashes
-                cached = kv.cached_tokens(hashes, known - 1)
-            tokens = min(known - cached, budget)
-            if not kv.admit(request, hashes, cached, cached + tokens + self._lookahead):
-                break
-            waiting.popleft()
-            self._running[request] = None
-            if request not in self._preempted:
-                rows = self._recorder.rows
-                rows.first_scheduled_s[request] = now_s
-                if cached:
-                    rows.cached_tokens[request] = cached
-                    if self._recorder.measures(now_s):
-                        self._recorder.totals.cached_tokens += cached
-            self._prefill(request, cached, tokens)
-            budget -= tokens
-            admitted += 1
-        return admitted
-
-    def _prefill(self, request: int, context: int, tokens: int) -> None:
-        work = self._work
-        work.prefill_tokens += tokens
-        work.prefill_kv_tokens += context
-        work.prefill_pairs += tokens * context + tokens * (tokens + 1) // 2
-        if self._window:
-            work.prefill_windowed_pairs += windowed_chunk_pairs(context, tokens, self._window)
-        if self._hashes:
-            self._kv.publish(request, self._hashes[request], context + tokens)
-        if context + tokens == self._known(request):
-            work.prefill_rows += 1
-            self._completing.append(request)
-            self._partial = None
-        else:
-            if self._partial is not None and self._partial != request:
-                raise InvariantError(f"requests {self._partial} and {request} both hold an unfinished prompt")
-            self._partial, self._partial_computed = request, context + tokens
-
     def _complete_prompt(self, request: int, now_s: float, measured: bool) -> bool:
         emitted = self._emitted.pop(request, 0) + 1 if self._emitted else 1
+        self._left_running -= 1
         if self._counts_iterations:
             self._iterations[request] = self._iterations.get(request, 0) + 1 - self._decode_steps
         if emitted == 1:
@@ -291,36 +255,21 @@ class FastReplica:
             self._finish(request, now_s)
             return True
         self._batch.add(request, emitted, self._next_k)
+        if self._separate:
+            self._joined_s[request] = now_s
         return False
 
-    def _finish(self, request: int, now_s: float) -> None:
-        self._recorder.rows.finish_s[request] = now_s
-        if self._counts_iterations:
-            iterations = self._iterations.pop(request) + self._decode_steps
-            self._completed.append((self._output[request], iterations))
-        self._kv.release(request)
-        if self._hashes:
-            del self._hashes[request]
-        del self._running[request]
-        self.outstanding_tokens -= self._prompt[request]
-
-    def _preempt_tail(self, now_s: float) -> None:
-        self._kv.drop_idle()
-        request, _ = self._running.popitem()
-        if request == self._partial:
-            self._partial = None
-        else:
-            emitted, blocks = self._batch.pop_tail(request)
-            self._emitted[request] = emitted
-            if self._counts_iterations:
-                self._iterations[request] += self._decode_steps
-            self._kv.total[request] += blocks
-            self._last_emit_s.setdefault(request, now_s)
-            self._late.discard(request)
-        self._kv.release(request)
-        self._preempted.add(request)
-        self._recorder.rows.preemptions[request] += 1
-        self._waiting.appendleft(request)
+    def _note_stalls(self, now_s: float, measured: bool) -> None:
+        """Gaps of a decode step before which prompts may have had steps of their own."""
+        joined = self._joined_s
+        if measured:
+            others = self._peek.served - len(joined)
+            if others:
+                self._recorder.gaps.add(now_s - self._decoded_s, others)
+            for since_s in joined.values():
+                self._recorder.gaps.add(now_s - since_s)
+        joined.clear()
+        self._decoded_s = now_s
 
     def _note_late(self, resumed: Sequence[int], waited: Sequence[int], now_s: float, measured: bool) -> None:
         for request in resumed:
@@ -331,18 +280,3 @@ class FastReplica:
         for request in waited:
             self._last_emit_s.setdefault(request, self._began_s)
             self._late.add(request)
-
-
-def round_table(setup: DecodeSetup) -> RoundTable:
-    """The table of this setup, kept with its workload so that every load and replica shares it."""
-    limits = setup.limits
-    key = (setup.num_spec_tokens, setup.lookahead_tokens, setup.window_tokens, limits.block_size_tokens,
-           limits.max_model_len)  # fmt: skip
-    tables = setup.workload.tables
-    if key not in tables:
-        tables.clear()
-        tables[key] = RoundTable(setup)
-    table = tables[key]
-    if not isinstance(table, RoundTable):
-        raise InvariantError(f"workload.tables[{key}] is {type(table).__name__}")
-    return table

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from specsim.admission import asked_tokens, never_fits
 from specsim.config import ReplicaLimits
 from specsim.engine.recorder import Recorder
 from specsim.engine.replica import StepView
 from specsim.latency import StepCost, StepWork
 from specsim.policies import Observed, Policy
 from specsim.request import Request
-from specsim.scheduler import Scheduler, StepPlan, never_fits
+from specsim.scheduler import Scheduler, StepPlan
 from specsim.workload import Workload
 
 __all__ = ["PlainReplica", "chunk_pairs", "windowed_chunk_pairs"]
@@ -52,8 +53,12 @@ class PlainReplica:
         self.window = cost.window_tokens
         self.work = StepWork(machinery=machinery)
         self.scheduler = Scheduler(
-            limits, num_spec_tokens=policy.num_spec_tokens, hash_block_tokens=workload.trace.hash_block_tokens
+            limits,
+            num_spec_tokens=policy.num_spec_tokens,
+            is_constant=policy.constant,
+            hash_block_tokens=workload.trace.hash_block_tokens,
         )
+        self.asked = asked_tokens(workload.trace.output_tokens, limits).tolist()
         self.outstanding_tokens = 0
         refused = never_fits(workload.trace.prompt_tokens, workload.trace.output_tokens, limits, policy.num_spec_tokens)
         self._refused = frozenset(np.flatnonzero(refused).tolist())
@@ -61,6 +66,7 @@ class PlainReplica:
         self._plan = StepPlan()
         self._next_k = -1
         """Drafts that the step proposes for the next round; -1 before the first step."""
+        self._rounds = self._drafted = 0
         self._began_s = 0.0
         self._iterations: Counter[int] = Counter()
         """Steps in which a request emitted tokens, for policies that watch completions."""
@@ -70,7 +76,7 @@ class PlainReplica:
         if request in self._refused:
             return False
         hashes = tuple(self.workload.trace.hashes(request).tolist())
-        self.scheduler.add(Request(request, prompt, hashes))
+        self.scheduler.add(Request(request, prompt, hashes, self.asked[request]))
         self.outstanding_tokens += prompt
         return True
 
@@ -90,30 +96,40 @@ class PlainReplica:
         work.decode_requests = work.draft_tokens = work.draft_requests = work.kv_tokens = work.windowed_kv_tokens = 0
         work.prefill_tokens = work.prefill_rows = work.prefill_kv_tokens = 0
         work.prefill_pairs = work.prefill_windowed_pairs = 0
+        decoding_kv = self._rounds = self._drafted = 0
         for item in plan.scheduled:
             i, context = item.request.request_id, item.context_tokens
             if item.request.is_decoding:
-                work.decode_requests += 1
-                work.draft_tokens += item.num_draft_tokens
-                work.draft_requests += item.num_draft_tokens > 0
-                work.kv_tokens += context
-                if self.window:
-                    work.windowed_kv_tokens += min(context, self.window)
+                self._rounds += 1
+                self._drafted += item.num_draft_tokens
+                decoding_kv += context + item.request.padding_tokens
+                self._add_decode(item.request, context, item.num_draft_tokens)
                 continue
             if rows.first_scheduled_s[i] != rows.first_scheduled_s[i]:
                 rows.first_scheduled_s[i] = now_s
                 rows.cached_tokens[i] = context
                 if self.recorder.measures(now_s):
                     self.recorder.totals.cached_tokens += context
-            work.prefill_tokens += item.num_tokens
+            if item.num_placeholder_tokens:
+                self._add_decode(item.request, context, item.num_placeholder_tokens)
+                continue
+            tokens = plan.padded_tokens or item.num_tokens
+            work.prefill_tokens += tokens
             work.prefill_rows += item.finishes_prompt
             work.prefill_kv_tokens += context
-            work.prefill_pairs += chunk_pairs(context, item.num_tokens)
+            work.prefill_pairs += chunk_pairs(context, tokens)
             if self.window:
-                work.prefill_windowed_pairs += windowed_chunk_pairs(context, item.num_tokens, self.window)
-        k = self.policy.next_k(len(plan.scheduled), work.kv_tokens, work.decode_requests)
+                work.prefill_windowed_pairs += windowed_chunk_pairs(context, tokens, self.window)
+        for request in plan.leaving:
+            self._add_decode(request, request.num_computed_tokens, request.num_draft_tokens)
+        k = self._next_k
+        others_wait = plan.prompts_only and any(request.is_decoding for request in self.scheduler.running)
+        if not others_wait:  # else their drafts are made already, and the whole batch goes on with the same k
+            k = self.policy.next_k(len(plan.scheduled), decoding_kv, self._rounds)
         work.switches = 0 <= self._next_k != k
-        self._next_k = work.next_num_spec_tokens = k
+        self._next_k = k
+        # Alone, prompts only fill the drafter's cache: the drafts come with the next decode step.
+        work.next_num_spec_tokens = min(k, 1) if plan.prompts_only else k
         return self.cost.step_s(work)
 
     def _trim(self, plan: StepPlan) -> None:
@@ -132,6 +148,15 @@ class PlainReplica:
             tokens = item.num_tokens - item.num_draft_tokens + count
             plan.scheduled[n] = replace(item, num_tokens=tokens, num_draft_tokens=count)
 
+    def _add_decode(self, request: Request, context: int, drafts: int) -> None:
+        work = self.work
+        work.decode_requests += 1
+        work.draft_tokens += drafts
+        work.draft_requests += drafts > 0
+        work.kv_tokens += context + request.padding_tokens
+        if self.window:
+            work.windowed_kv_tokens += min(context, self.window)
+
     def end_step(self, now_s: float) -> list[int]:
         measured = self.recorder.measures(now_s)
         rows, workload = self.recorder.rows, self.workload
@@ -139,12 +164,11 @@ class PlainReplica:
         emitted: dict[int, int] = {}
         finished: list[int] = []
         completed: list[tuple[int, int]] = []
-        rounds = draft_rounds = gained = 0
+        draft_rounds = gained = 0
         for item in self._plan.scheduled:
             i, position = item.request.request_id, item.request.num_emitted_tokens
             if item.request.is_decoding:
                 count = min(workload.span(i, position), item.num_draft_tokens + 1)
-                rounds += 1
                 draft_rounds += item.num_draft_tokens > 0
                 gained += count
             elif item.finishes_prompt:
@@ -169,9 +193,9 @@ class PlainReplica:
                 now_s - self._began_s,
                 batch=len(self._plan.scheduled),
                 used_blocks=used_blocks,
-                rounds=rounds,
+                rounds=self._rounds,
                 draft_rounds=draft_rounds,
-                drafts=self.work.draft_tokens,
+                drafts=self._drafted,
                 gained=gained,
                 prefilled=self.work.prefill_tokens,
                 next_k=self._next_k,
@@ -181,22 +205,29 @@ class PlainReplica:
             self.policy.observe(
                 Observed(
                     batch=len(self._plan.scheduled),
-                    rounds=rounds,
+                    rounds=self._rounds,
                     draft_rounds=draft_rounds,
-                    drafted=self.work.draft_tokens,
-                    accepted=gained - rounds,
+                    drafted=self._drafted,
+                    accepted=gained - self._rounds,
                     completed=completed,
                     requests=np.array([item.request.request_id for item in decoding], dtype=np.int64),
                     drafts=np.array([item.num_draft_tokens for item in decoding], dtype=np.int64),
                     emitted=np.array([emitted[item.request.request_id] for item in decoding], dtype=np.int64),
                 )
             )
-        self.scheduler.update(self._plan, emitted, set(finished), self._drafts)
+        self.scheduler.update(self._plan, emitted, set(finished), self._drafts, self._next_k)
         return finished
 
     def view(self) -> StepView:
         scheduler = self.scheduler
-        return StepView(self.work, len(scheduler.running), len(scheduler.waiting), scheduler.kv.pool.used)
+        return StepView(
+            self.work,
+            len(scheduler.running),
+            len(scheduler.waiting),
+            scheduler.kv.pool.used,
+            self._rounds,
+            self._drafted,
+        )
 
     def _drafts(self, request: Request) -> int:
         return min(self._next_k, self.workload.drafts(request.request_id, request.num_emitted_tokens))

@@ -21,6 +21,10 @@ class StepView:
     waiting: int
     """Requests queued, preempted ones included."""
     used_blocks: int
+    rounds: int
+    """Requests that decode in it. `work` may have more rows: finished requests, padding, placeholders."""
+    draft_tokens: int
+    """Their drafts; likewise."""
 
 
 class Replica(Protocol):

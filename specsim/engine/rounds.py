@@ -56,7 +56,7 @@ class RoundTable:
 
     def _walk(self, luck: LuckChunk, prompts: np.ndarray, emitted: int) -> tuple[np.ndarray, np.ndarray]:
         setup = self._setup
-        block, look = setup.limits.block_size_tokens, setup.lookahead_tokens
+        block, look = setup.block_size_tokens, setup.lookahead_tokens
         who = np.arange(len(prompts))
         at = luck.offsets[:-1] + emitted
         alive = at < luck.offsets[1:]

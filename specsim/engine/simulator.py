@@ -77,7 +77,7 @@ def simulate(
         return cost.decode_step_s(batch, context_tokens, num_spec_tokens, machinery=True, drafts_per_request=drafts)
 
     expected_length = None if acceptance is None else acceptance.expected_length
-    view = EngineView(expected_length, step_s, StartUpCurves(cost, limits))
+    view = EngineView(expected_length, step_s, StartUpCurves(cost, limits, policy.num_spec_tokens))
     make = PlainReplica if plain else FastReplica
     machinery = policy.kind != "off"
     env = simpy.Environment()

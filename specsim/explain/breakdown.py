@@ -81,21 +81,21 @@ class BreakdownObserver(Observer):
             return
         seconds, past_prompt = self._began[replica]
         work, sums = view.work, self.breakdown
-        count = work.decode_requests
+        count = view.rounds
         sums.steps += 1
         sums.busy_s += seconds
         sums.rounds += count
-        sums.verified_tokens += count + self._cost.drafts_verified(work)
+        sums.verified_tokens += work.decode_requests + self._cost.drafts_verified(work)
         sums.request_stalled_s += (past_prompt - count) * seconds
         parts = self._cost.parts(work)
         if work.prefill_tokens or work.prefill_rows:
-            parts = self._prefill(work, parts)
+            parts = self._prefill(work, parts, count)
         for cause, value in parts.items():
             sums.decode_s[cause] = sums.decode_s.get(cause, 0.0) + value
             sums.request_decode_s[cause] = sums.request_decode_s.get(cause, 0.0) + count * value
 
-    def _prefill(self, work: StepWork, parts: dict[str, float]) -> dict[str, float]:
-        """Count what prompt chunks add to a step of these parts; the parts of its decoding requests alone."""
+    def _prefill(self, work: StepWork, parts: dict[str, float], count: int) -> dict[str, float]:
+        """Count what prompt chunks add to a step of these parts and `count` decoding requests; the parts of those."""
         alone = dict.fromkeys(parts, 0.0)
         if work.decode_requests:
             alone = self._cost.parts(
@@ -112,5 +112,5 @@ class BreakdownObserver(Observer):
         for cause, value in parts.items():
             added = value - alone[cause]
             sums.prefill_s[cause] = sums.prefill_s.get(cause, 0.0) + added
-            sums.request_prefill_s += work.decode_requests * added
+            sums.request_prefill_s += count * added
         return alone

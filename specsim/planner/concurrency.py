@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from specsim.acceptance import AcceptanceModel
+from specsim.admission import never_fits
 from specsim.config import PolicySpec, ReplicaLimits
 from specsim.engine.simulator import simulate
 from specsim.errors import ScenarioError
@@ -23,7 +24,6 @@ from specsim.metrics import summarise
 from specsim.planner.question import Question
 from specsim.records import RunResult
 from specsim.rng import Purpose, stream
-from specsim.scheduler import never_fits
 from specsim.stats import Estimate, estimate, paired_ratio
 from specsim.traces.model import Trace, TraceMeta
 from specsim.traces.recipe import LengthSpec

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 from unittest import mock
@@ -20,6 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from specsim.config import PolicySpec, ReplicaLimits, RouterName
+from specsim.disciplines import DISCIPLINES, SGLANG, TRTLLM, VLLM, Discipline
 from specsim.engine import simulator
 from specsim.engine.fast_replica import FastReplica
 from specsim.engine.observe import Observer
@@ -37,11 +38,13 @@ __all__ = [
     "KINDS",
     "POLICIES",
     "POLICY_LIST",
+    "RULES",
     "ListedLuck",
     "Step",
     "Watch",
     "World",
     "law",
+    "limits_under",
     "pool_of",
     "queues_of",
     "run",
@@ -243,8 +246,45 @@ POLICY_LIST = tuple(
 POLICIES = st.sampled_from(POLICY_LIST)
 
 
+RULES: tuple[Discipline, ...] = (
+    *DISCIPLINES.values(),
+    replace(VLLM, extra_step=True),
+    replace(VLLM, first_round_placeholders=True),
+    replace(VLLM, admission="chunk"),
+    replace(TRTLLM, chunked_prefill=True),
+    replace(SGLANG, extra_step=False, chunked_prefill=False),
+    replace(SGLANG, order="mixed", victim="last", first_round_placeholders=True),
+)
+"""Every discipline, and some whose rules are mixed, so that each rule occurs in more than one company."""
+
+
+def limits_under(draw: st.DrawFn, rules: Discipline, *, need: int, block: int, lengths: Sequence[int]) -> ReplicaLimits:
+    """Limits that bind in one way or another; `need`: tokens of the longest request with all its drafts."""
+    chunks, length = [7, 16, 40, 2048], draw(st.sampled_from(lengths))
+    if not rules.chunked_prefill:
+        chunks = [60, 100, 2048]
+    if rules.reserve == "slot":
+        need = length * draw(st.integers(1, 3))
+    # Below `need` the longest request may not fit at all.
+    tokens = max(block, need + draw(st.integers(-8, 60))) if draw(st.booleans()) else 10_000 * block
+    return make_limits(
+        discipline=rules,
+        num_kv_blocks=-(-tokens // block),
+        block_size_tokens=block,
+        max_num_seqs=draw(st.sampled_from([1, 3, 8, 64])),
+        max_num_batched_tokens=draw(st.sampled_from(chunks)),
+        max_model_len=length,
+        fixed_blocks_per_request=draw(st.sampled_from([0, 0, 2])),
+        lookahead_drafts=draw(st.booleans()),
+        lookahead_extra_tokens=draw(st.sampled_from([0, 0, 1])),
+        asked_output_tokens=draw(st.sampled_from([0, 0, 35])),
+    )
+
+
 @st.composite
-def worlds(draw: st.DrawFn, *, replicas: Sequence[int] = (1, 1, 2), closed: bool = True) -> World:
+def worlds(
+    draw: st.DrawFn, *, replicas: Sequence[int] = (1, 1, 2), closed: bool = True, rules: Sequence[Discipline] = RULES
+) -> World:
     """Up to 14 requests, some refused; limits that bind in one way or another; arrivals that leave gaps."""
     n = draw(st.integers(1, 14))
     gaps = draw(st.lists(st.sampled_from([0.0, 0.0009765625, 0.015625, 0.5]), min_size=n, max_size=n))
@@ -256,9 +296,8 @@ def worlds(draw: st.DrawFn, *, replicas: Sequence[int] = (1, 1, 2), closed: bool
     if hash_block is not None:
         hashes = [[1000 * draw(st.integers(0, 2)) + b for b in range(-(-p // hash_block))] for p in prompts]
     spec_room = 2 * 5 + 4
-    need = max(-(-(p + o + spec_room) // block) for p, o in zip(prompts, outputs, strict=True))
-    # Below `need` the longest request may not fit at all.
-    blocks = max(1, need + draw(st.integers(-8, 60)) // block) if draw(st.booleans()) else 10_000
+    need = max(p + o + spec_room for p, o in zip(prompts, outputs, strict=True))
+    limits = limits_under(draw, draw(st.sampled_from(rules)), need=need, block=block, lengths=[60, 90, 4096])
     return World(
         trace=make_trace(
             arrival_s=np.cumsum(gaps).tolist(),
@@ -270,15 +309,7 @@ def worlds(draw: st.DrawFn, *, replicas: Sequence[int] = (1, 1, 2), closed: bool
         luck=FixedLuck(
             max_run=draw(st.integers(0, 5)), proposal_rate=draw(st.sampled_from([1.0, 0.4])), varied=draw(st.booleans())
         ),
-        limits=make_limits(
-            num_kv_blocks=blocks,
-            block_size_tokens=block,
-            max_num_seqs=draw(st.sampled_from([1, 3, 8, 64])),
-            max_num_batched_tokens=draw(st.sampled_from([7, 16, 40, 2048])),
-            max_model_len=draw(st.sampled_from([60, 90, 4096])),
-            fixed_blocks_per_request=draw(st.sampled_from([0, 0, 2])),
-            lookahead_drafts=draw(st.booleans()),
-        ),
+        limits=limits,
         policy=draw(POLICIES),
         profile=make_profile(loaded_host_s=draw(st.sampled_from([0.0, 1e-4]))),
         replicas=draw(st.sampled_from(list(replicas))),

@@ -137,7 +137,7 @@ def test_everything_is_verified_where_it_is_free_and_nothing_where_it_is_dear() 
 def test_curves_are_those_of_the_profile() -> None:
     cost = make_cost(captured_tokens_max=64, uncaptured_s=0.002, host_s=5.0, speculation_host_s=2.0)
     limits = make_limits(max_num_seqs=32, max_num_batched_tokens=500)
-    draft, verify = cost_tables(StartUpCurves(cost, limits), 3, 1000)
+    draft, verify = cost_tables(StartUpCurves(cost, limits, 3), 3, 1000)
     assert (len(draft), len(verify)) == (33, 501)
     assert (np.diff(verify) >= 0).all()
     assert (np.diff(draft) >= 0).all()

@@ -11,7 +11,7 @@ import pytest
 from builders import FixedLuck, make_cost, make_limits, make_pass, make_profile, make_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import POLICY_LIST
+from strategies import POLICY_LIST, RULES, limits_under
 
 from specsim import workload
 from specsim.config import PolicySpec, ReplicaLimits
@@ -49,19 +49,9 @@ def worlds(draw: st.DrawFn) -> dict:
     if hash_block is not None:
         # A request continues one of three conversations, so that prefixes repeat.
         hashes = [[1000 * draw(st.integers(0, 2)) + b for b in range(-(-p // hash_block))] for p in prompts]
-    tight = draw(st.booleans())
     spec_room = 2 * 6 + 8
-    need = max(-(-(p + o + spec_room) // block) for p, o in zip(prompts, outputs, strict=True)) + 2
-    limits = make_limits(
-        num_kv_blocks=need + draw(st.integers(0, 60 // block)) if tight else 10_000,
-        block_size_tokens=block,
-        max_num_seqs=draw(st.sampled_from([1, 3, 8, 64])),
-        max_num_batched_tokens=draw(st.sampled_from([7, 16, 40, 2048])),
-        max_model_len=draw(st.sampled_from([110, 120, 4096])),
-        fixed_blocks_per_request=draw(st.sampled_from([0, 0, 2])),
-        lookahead_drafts=draw(st.booleans()),
-        lookahead_extra_tokens=draw(st.sampled_from([0, 0, 1])),
-    )
+    need = max(p + o + spec_room for p, o in zip(prompts, outputs, strict=True)) + 2 * block + 8
+    limits = limits_under(draw, draw(st.sampled_from(RULES)), need=need, block=block, lengths=[110, 120, 4096])
     trees = cut(grown_tree((0.6,), nodes=draw(st.integers(6, 20)), topk=3, depth=6)[0]) if draw(st.booleans()) else ()
     if trees and 1 + trees[-1].nodes > limits.max_num_batched_tokens:
         trees = ()

@@ -57,7 +57,10 @@ def test_seconds_by_cause_are_those_of_the_steps_and_of_the_requests(plain: bool
     assert_same(run(world, plain=plain), result)
     sums, totals, rows = observer.breakdown, result.totals, result.requests
     assert (sums.steps, sums.rounds) == (totals.steps, totals.rounds)
-    assert sums.verified_tokens == totals.rounds + totals.drafted_tokens
+    if computes_for_nobody(world):
+        assert sums.verified_tokens >= totals.rounds + totals.drafted_tokens
+    else:
+        assert sums.verified_tokens == totals.rounds + totals.drafted_tokens
     assert sums.busy_s == pytest.approx(totals.busy_s, rel=1e-9)
     assert math.fsum((*sums.decode_s.values(), *sums.prefill_s.values())) == pytest.approx(sums.busy_s, rel=1e-9)
     assert sums.request_stalled_s >= -1e-12
@@ -121,7 +124,11 @@ def test_a_timeline_is_the_record(plain: bool, world: World) -> None:
     if world.concurrency is None:  # in closed loop the last steps may not be measured
         assert sum(step["dur"] for step in everything) == pytest.approx(result.totals.busy_s * 1e6, abs=1e-2)
         assert sum(step["args"]["prefill_tokens"] for step in everything) == result.totals.prefill_tokens
-        assert sum(step["args"]["drafts_verified"] for step in everything) == result.totals.drafted_tokens
+        drafted = sum(step["args"]["drafts_verified"] for step in everything)
+        if computes_for_nobody(world):
+            assert drafted >= result.totals.drafted_tokens
+        else:
+            assert drafted == result.totals.drafted_tokens
     for step in everything:
         assert sum(step["args"]["us"].values()) == pytest.approx(step["dur"], abs=1.0)
     for (pid, name), values in drawing.counters.items():
@@ -130,6 +137,12 @@ def test_a_timeline_is_the_record(plain: bool, world: World) -> None:
             assert values[-1][1] == 0, f"{name} of process {pid} at the end"
     assert not timeline.full
     assert timeline.facts()["until_s"] == result.end_s
+
+
+def computes_for_nobody(world: World) -> bool:
+    """Whether steps have rows of finished requests, padding or placeholders."""
+    rules = world.limits.discipline
+    return rules.extra_step or rules.first_round_placeholders or rules.order == "batch"
 
 
 @settings(max_examples=30, deadline=None)

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import World, run
 
+from specsim.admission import never_fits
 from specsim.config import PolicySpec
 from specsim.errors import InvariantError
 from specsim.request import MOVES, Request, State
-from specsim.scheduler import Scheduler, StepPlan, never_fits
+from specsim.scheduler import Scheduler, StepPlan
 
 
 class Engine:
