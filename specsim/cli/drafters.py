@@ -19,7 +19,7 @@ __all__ = ["drafter_record", "drafters"]
 
 _SCHEMA_VERSION = 1
 _WIDTH = 100
-_ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt_llm": "TensorRT-LLM", "llama_cpp": "llama.cpp"}
+_ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "llamacpp": "llama.cpp"}
 _LOADS = {"model": "a whole model", "head": "a head or few layers",
           "layers": "nothing, since it is part of the target", "nothing": "nothing"}  # fmt: skip
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")

@@ -75,6 +75,8 @@ class EngineName:
     """Whether it is given a drafter's checkpoint."""
     remark: str = ""
     """A sentence for the reader when it is chosen; empty: nothing to say."""
+    settings: Mapping[str, str | int | bool] = field(default_factory=lambda: MappingProxyType({}))
+    """What its configuration needs besides name, checkpoint and k."""
 
 
 def _no_options() -> Mapping[str, Option]:

@@ -60,7 +60,7 @@ DRAFTER = Drafter(
     engines={
         "vllm": EngineName("dflash"),
         "sglang": EngineName("DFLASH"),
-        "tensorrt_llm": EngineName("DFlash"),
-        "llama_cpp": EngineName("draft-dflash"),
+        "trtllm": EngineName("DFlash"),
+        "llamacpp": EngineName("draft-dflash"),
     },
 )

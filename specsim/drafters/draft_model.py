@@ -25,7 +25,7 @@ DRAFTER = Drafter(
     engines={
         "vllm": EngineName("draft_model"),
         "sglang": EngineName("STANDALONE"),
-        "tensorrt_llm": EngineName("DraftTarget"),
-        "llama_cpp": EngineName("draft-simple"),
+        "trtllm": EngineName("DraftTarget"),
+        "llamacpp": EngineName("draft-simple"),
     },
 )  # fmt: skip

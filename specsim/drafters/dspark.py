@@ -34,7 +34,7 @@ DRAFTER = Drafter(
     engines={
         "vllm": EngineName("dspark"),
         "sglang": EngineName("DSPARK"),
-        "llama_cpp": EngineName("draft-dspark"),
+        "llamacpp": EngineName("draft-dspark"),
     },
     borrows=("dflash",),
 )

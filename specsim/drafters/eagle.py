@@ -68,6 +68,6 @@ DRAFTER = Drafter(
     engines={
         "vllm": EngineName("eagle"),
         "sglang": EngineName("EAGLE"),
-        "tensorrt_llm": EngineName("Eagle"),
+        "trtllm": EngineName("Eagle"),
     },
 )

@@ -34,9 +34,9 @@ DRAFTER = Drafter(
     usual_tree=UsualTree(nodes=60, topk=10),
     usual_k=6,
     engines={
-        "vllm": EngineName("eagle", remark="vLLM verifies chains only: the head runs, the tree does not."),
+        "vllm": EngineName("eagle"),
         "sglang": EngineName("EAGLE"),
-        "tensorrt_llm": EngineName("Eagle", remark="TensorRT-LLM takes dynamic trees as use_dynamic_tree, not for "
+        "trtllm": EngineName("Eagle", remark="TensorRT-LLM takes dynamic trees as use_dynamic_tree, not for "
                              "sliding-window or latent-attention targets."),
     },
     borrows=("eagle",),

@@ -32,7 +32,7 @@ DRAFTER = Drafter(
     engines={
         "vllm": EngineName("eagle3"),
         "sglang": EngineName("EAGLE3"),
-        "tensorrt_llm": EngineName("Eagle3"),
-        "llama_cpp": EngineName("draft-eagle3"),
+        "trtllm": EngineName("Eagle3"),
+        "llamacpp": EngineName("draft-eagle3"),
     },
 )

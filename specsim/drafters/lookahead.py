@@ -41,7 +41,7 @@ DRAFTER = Drafter(
         "guesses": Option("G: n-grams verified at once.", 1, 64, _usual),
     },
     engines={
-        "tensorrt_llm": EngineName("Lookahead", takes_model=False, remark="Lookahead decoding belongs to "
+        "trtllm": EngineName("Lookahead", takes_model=False, remark="Lookahead decoding belongs to "
                                    "TensorRT-LLM's older engine-build line."),
     },
     notes="N, the length of the n-grams, is k + 1.",

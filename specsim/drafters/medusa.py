@@ -50,7 +50,7 @@ DRAFTER = Drafter(
     usual_k=4,
     options={"heads": Option("Heads that are loaded; k may not be larger.", 1, 16, 5)},
     engines={
-        "tensorrt_llm": EngineName("Medusa", remark="Medusa belongs to TensorRT-LLM's older engine-build line."),
+        "trtllm": EngineName("Medusa", remark="Medusa belongs to TensorRT-LLM's older engine-build line."),
     },
     notes="The tree of the paper, 64 verified tokens, unless another is given.",
 )

@@ -62,7 +62,7 @@ DRAFTER = Drafter(
     engines={
         "vllm": EngineName("mtp", takes_model=False),
         "sglang": EngineName("NEXTN", takes_model=False),
-        "tensorrt_llm": EngineName("MTP", takes_model=False),
-        "llama_cpp": EngineName("draft-mtp", takes_model=False),
+        "trtllm": EngineName("MTP", takes_model=False),
+        "llamacpp": EngineName("draft-mtp", takes_model=False),
     },
 )  # fmt: skip

@@ -28,7 +28,7 @@ DRAFTER = Drafter(
         "vllm": EngineName("ngram", takes_model=False),
         "sglang": EngineName("NGRAM", takes_model=False, remark="SGLang's NGRAM matches several continuations as a "
                              "tree and drafts 12 tokens by default."),
-        "tensorrt_llm": EngineName("NGram", takes_model=False),
-        "llama_cpp": EngineName("ngram-simple", takes_model=False),
+        "trtllm": EngineName("NGram", takes_model=False),
+        "llamacpp": EngineName("ngram-simple", takes_model=False),
     },
 )  # fmt: skip

@@ -33,8 +33,8 @@ DRAFTER = Drafter(
     usual_k=5,
     options={"layers": Option("Decoder layers of the head.", 1, 16, 4)},
     engines={
-        "vllm": EngineName("eagle3", remark="P-EAGLE is method eagle3 with parallel_drafting true; vLLM's V2 model "
-                           "runner does not take it."),
+        "vllm": EngineName("eagle3", remark="vLLM's V2 model runner does not take P-EAGLE.",
+                           settings={"parallel_drafting": True}),
     },
     borrows=("eagle3",),
 )  # fmt: skip

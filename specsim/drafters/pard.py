@@ -22,9 +22,9 @@ DRAFTER = Drafter(
     extra_rows=PerDraft(each=1),
     usual_k=8,
     engines={
-        "vllm": EngineName("draft_model", remark="PARD is method draft_model with parallel_drafting true and a PARD "
-                           "checkpoint."),
-        "tensorrt_llm": EngineName("PARD"),
+        "vllm": EngineName("draft_model", remark="PARD needs a checkpoint that was trained for parallel drafts.",
+                           settings={"parallel_drafting": True}),
+        "trtllm": EngineName("PARD"),
     },
     borrows=("draft_model",),
     notes="The usual draft model of the target stands for its shape; name a PARD checkpoint with --draft.",

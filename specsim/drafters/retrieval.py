@@ -26,7 +26,7 @@ DRAFTER = Drafter(
     usual_tree=UsualTree(nodes=63, topk=8),
     usual_k=5,
     engines={
-        "llama_cpp": EngineName("ngram-cache", takes_model=False, remark="llama.cpp's ngram-cache looks up a file of "
+        "llamacpp": EngineName("ngram-cache", takes_model=False, remark="llama.cpp's ngram-cache looks up a file of "
                                "n-grams and drafts a chain, not a tree."),
     },
     borrows=("ngram",),

@@ -27,7 +27,7 @@ DRAFTER = Drafter(
     engines={
         "vllm": EngineName("suffix", takes_model=False, remark="vLLM's suffix decoding needs the package "
                            "arctic-inference, and its V2 model runner does not take it."),
-        "tensorrt_llm": EngineName("SA", takes_model=False, remark="TensorRT-LLM calls it SA: sa_config in newer "
+        "trtllm": EngineName("SA", takes_model=False, remark="TensorRT-LLM calls it SA: sa_config in newer "
                                    "versions, use_sa_spec in older ones."),
     },
     borrows=("ngram",),

@@ -25,7 +25,7 @@ from specsim.planner.compare import (
     load_crossing,
 )
 from specsim.planner.executor import Key, PointRunner, RunCache
-from specsim.planner.flags import vllm_config
+from specsim.planner.flags import engine_config
 from specsim.planner.job import SENSITIVITY, PlanJob, prepare
 from specsim.planner.parts import cost_part, crossing_part, deployment_part, profile_part, trace_part
 from specsim.planner.search import narrow, search_rows
@@ -107,7 +107,7 @@ def answer(job: PlanJob, trace: Trace, points: dict[Key, dict[str, Any]]) -> dic
         "search": search_rows(job, table),
         "cost_of_speculation": cost_part(question),
         "sensitivity": _sensitivity(job, table, contexts),
-        "config": vllm_config(question, chosen, alternatives=_alternatives(job, table, chosen, at)),
+        "config": engine_config(question, chosen, alternatives=_alternatives(job, table, chosen, at)),
         "warnings": list(
             dict.fromkeys(
                 _sentence(w) for w in (*trace.meta.warnings, *statistics.warnings, *_warnings(job, table, chosen.label))

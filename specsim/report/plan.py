@@ -326,8 +326,20 @@ def _config(page: Page, result: Mapping[str, Any]) -> None:
     config = result["config"]
     page.heading(f"7. Flags for {config['engine']} {config['engine_version']} ({config['policy']})")
     page.verbatim(config["command"])
+    _files(page, config)
     for other in config["alternatives"]:
         page.line(f"As good at this load, and made for others: {other['policy']}, with")
-        page.verbatim(f"--speculative-config '{json.dumps(other['speculative_config'], separators=(',', ':'))}'")
+        if config["engine"] == "vllm":
+            page.verbatim(f"--speculative-config '{json.dumps(other['speculative_config'], separators=(',', ':'))}'")
+        else:
+            page.verbatim(other["command"])
+            _files(page, other)
     for warning in config["warnings"]:
         page.line(f"- {warning}")
+
+
+def _files(page: Page, config: Mapping[str, Any]) -> None:
+    for name, text in config["files"].items():
+        page.line(f"{name}:")
+        for line in text.splitlines():
+            page.verbatim(line)

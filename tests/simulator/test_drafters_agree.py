@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -13,7 +14,7 @@ from scenarios.resolve import resolve
 from specsim.config import Deployment, PolicySpec, Slo, Speculation
 from specsim.drafters import drafter, method_names
 from specsim.engine.simulator import simulate
-from specsim.latency import StepWork
+from specsim.latency import StepCost, StepWork
 from specsim.planner.question import Question
 from specsim.records import RunResult
 from specsim.workload import Workload
@@ -70,7 +71,8 @@ def test_when_nothing_matches_a_round_emits_one_token_and_costs_drafting_and_the
     drafting = sum(cost.parts(step)["draft"] + cost.parts(step)["lookup"] for step in steps)
     for step in steps:
         step.next_num_spec_tokens = 0
-    verifying = sum(map(cost.step_s, steps))
+    no_drafter = replace(cost.profile, draft=None, draft_mode="none", lookup_request_s=0.0)
+    verifying = sum(map(StepCost(no_drafter, cost.trees).step_s, steps))
     assert seconds == pytest.approx(verifying + drafting, rel=1e-9)
 
 

@@ -154,7 +154,7 @@ def test_a_gate_does_not_count_steps_in_which_nobody_decodes() -> None:
     assert rule.next_k(1, 0, 0) == 0
 
 
-def test_the_gate_of_tensorrt_llm_never_opens_again() -> None:
+def test_the_gate_of_trtllm_never_opens_again() -> None:
     rule = make_policy(parse_policy("trt_gate:4:0.5:2"))
     assert told(rule, [0], drafts=4) == [4], "the window is not full yet"
     assert told(rule, [2, 4, 4], drafts=4) == [0, 0, 0], "(0 + 0.5) / 2 is below one half"
@@ -198,5 +198,5 @@ def test_context_takes_the_table_of_its_bucket() -> None:
         ("max-concurrency:3:64", "off_above:3:64"),
     ],
 )
-def test_words_of_tensorrt_llm_stand_for_tables(text: str, same: str) -> None:
+def test_words_of_trtllm_stand_for_tables(text: str, same: str) -> None:
     assert parse_policy(text) == parse_policy(same)

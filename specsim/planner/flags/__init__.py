@@ -1,0 +1,58 @@
+"""Ready flags for the engine of a deployment, and what that engine cannot do of what the plan says.
+
+Leaves out: whether the flags of another version are the same; each module says which version it was read from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from specsim.config import PolicySpec
+from specsim.errors import ScenarioError
+from specsim.planner.flags import llamacpp, sglang, trtllm, vllm
+from specsim.planner.flags.base import Flags
+from specsim.planner.question import Question
+
+__all__ = ["ENGINES", "engine_config"]
+
+ENGINES: Mapping[str, Callable[[Question, PolicySpec], Flags]] = MappingProxyType(
+    {"vllm": vllm.flags, "sglang": sglang.flags, "trtllm": trtllm.flags, "llamacpp": llamacpp.flags}
+)
+"""Engine -> what writes its flags."""
+
+
+def engine_config(
+    question: Question, policy: PolicySpec, *, alternatives: Sequence[PolicySpec] = (), engine: str | None = None
+) -> dict[str, Any]:
+    """Command line, speculative config and files that make an engine follow `policy`, with warnings.
+
+    `alternatives` are policies that would do as well; each adds its own speculative config and command. `engine` None:
+    that of the deployment.
+
+    Raises:
+        ScenarioError: for an engine whose flags are not known.
+    """
+    name = engine or question.deployment.engine
+    if name not in ENGINES:
+        raise ScenarioError(f"no flags are known for engine '{name}'; there are some for {', '.join(ENGINES)}")
+    found = ENGINES[name](question, policy)
+    return {
+        "engine": name,
+        "engine_version": found.version,
+        "policy": policy.label,
+        "command": found.command,
+        "speculative_config": found.speculative,
+        "files": dict(found.files),
+        "warnings": list(found.warnings),
+        "alternatives": [
+            {
+                "policy": other.label,
+                "command": flags.command,
+                "speculative_config": flags.speculative,
+                "files": dict(flags.files),
+            }
+            for other, flags in ((other, ENGINES[name](question, other)) for other in alternatives)
+        ],
+    }
