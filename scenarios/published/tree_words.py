@@ -51,7 +51,7 @@ def tree_words(text: str, *, k: int | None, method: str, engine: str) -> Tree:
     nodes = _number(
         plain, r"(\d+) (?:tree )?(?:nodes?|tokens?|candidates?)", r"(?:nodes|tree size|total tokens?) (\d+)"
     )
-    depth = _number(plain, r"(?:depth|levels?) (\d+)", r"(\d+) (?:levels?|deep)")
+    depth = _number(plain, r"depth (\d+)", r"(\d+) (?:levels?|deep)", r"levels? (\d+)")
     if nodes is not None or "tree" in plain.split():
         if nodes is None:
             nodes = k

@@ -96,11 +96,11 @@ def gpu_words(text: str) -> tuple[str, int | None]:
     )
 
 
-def target_words(text: str, params_b: float | None = None) -> tuple[str, str]:
+def target_words(text: str, params_b: float | None = None, *, stand_in: bool = True) -> tuple[str, str]:
     """(catalogue name, what is assumed, "" for nothing) of a target or draft model.
 
     An unknown name gets the catalogue model nearest in total and active parameters, within a factor of 1.6 (of 3 for a
-    mixture of experts, of which there are few).
+    mixture of experts, of which there are few), unless `stand_in` is False.
 
     Raises:
         CatalogueError: neither the name nor a similar size is in the catalogue.
@@ -114,10 +114,10 @@ def target_words(text: str, params_b: float | None = None) -> tuple[str, str]:
             continue
         # without punctuation "Qwen 27B" and "Qwen2-7B" are one word: the size decides
         said = _size(text, None)[0]
-        if said is not None and not 1 / 2 < shape.total_parameters / 1e9 / said < 2:
+        if said and not 1 / 2 < shape.total_parameters / 1e9 / said < 2:
             continue
         return shape.name, f"{one_line(text)} is taken as {shape.name} ({hit[1]})" if hit else ""
-    if total is None:
+    if not total or not stand_in:
         raise CatalogueError(
             f"model '{one_line(text)}' is not in the catalogue and its size is not stated; add target_params_b, or "
             f"see `specsim model list`"
@@ -135,8 +135,8 @@ def target_words(text: str, params_b: float | None = None) -> tuple[str, str]:
 def _spellings(text: str) -> list[str]:
     """The cell, and the cell without what tables add to a model's name."""
     bare = " ".join(_PARENTHESES.sub(" ", text).split())
-    found = [bare]
-    plain = bare
+    found = [bare, bare.rsplit("/", 1)[-1]]
+    plain = found[-1]
     for pattern, _ in _DTYPES:
         plain = re.sub(rf"[-_ ]({pattern})(?:[-_ ]dynamic)?\b", " ", plain, flags=re.IGNORECASE)
     found.append(" ".join(plain.split()))

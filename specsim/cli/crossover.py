@@ -15,6 +15,7 @@ from specsim.cli.scenario_options import (
     speculation_from,
     speculation_options,
 )
+from specsim.cli.table_words import rewrite_words
 
 __all__ = ["crossover"]
 
@@ -31,24 +32,32 @@ __all__ = ["crossover"]
     metavar="N[,N...]",
     help="Requests kept in flight.",
 )
+@click.option(
+    "--speedup-at", metavar="N:SPEEDUP", help="A measured speed-up at N in flight, from which acceptance is solved."
+)
 @click.option("--seeds", type=int, default=5, show_default=True, help="Paired repetitions, at least 3.")
 @click.option("--seed", type=int, default=0, show_default=True, help="First seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
-def crossover(isl: str, osl: str, concurrency: str, seeds: int, seed: int, as_json: bool, **values: Any) -> None:
+def crossover(concurrency: str, speedup_at: str | None, seeds: int, seed: int, as_json: bool, **values: Any) -> None:
     """The quick look without a trace: speedup by concurrency.
 
     Both sides are simulated in a closed loop in its steady state, with the same requests and the same luck. Acceptance
-    comes from --acceptance-length or --acceptance, else from published figures for method and --task.
+    comes from --acceptance-length or --acceptance, is solved from one measured speed-up (--speedup-at), or is that of
+    published figures for method and --task. Names, trees and dtypes may be written as tables write them.
 
     \b
-    Example:
+    Examples:
       specsim crossover --target llama-3.1-8b --gpu h100-sxm --k 3 --acceptance-length 2.3
+      specsim crossover --target Llama-3.1-8B-Instruct --gpu "H100 80GB" --method EAGLE-3 --isl 94.5 --osl 166.2 \
+        --speedup-at 1:1.75 --concurrency 16,64,128
+      specsim crossover --target Qwen3-8B --dtype FP8 --method EAGLE-3 --tree "steps 4, topk 4, draft tokens 16"
     """
     from scenarios.resolve import resolve
     from specsim.config import Slo, Speculation
     from specsim.errors import ScenarioError
     from specsim.planner.concurrency import CrossoverSettings
     from specsim.planner.crossover import run_crossover
+    from specsim.planner.implied import with_implied
     from specsim.report.crossover import crossover_text
     from specsim.traces.recipe import parse_lengths
 
@@ -57,6 +66,8 @@ def crossover(isl: str, osl: str, concurrency: str, seeds: int, seed: int, as_js
         for name, default in (("target", "llama-3.1-8b"), ("gpu", "h100-sxm"), ("method", "eagle"))
         if values[name] is None
     )
+    assumed = (*assumed, *rewrite_words(values))
+    isl, osl = values.pop("isl"), values.pop("osl")
     if values["num_spec_tokens"] is None:
         measured_too = values["acceptance_length"] is not None and values["acceptance_length_k"] is None
         also = ", for --acceptance-length too" if measured_too else ""
@@ -65,10 +76,11 @@ def crossover(isl: str, osl: str, concurrency: str, seeds: int, seed: int, as_js
             usual = len(parse_whole_numbers(values["tree"], "--tree", low=1))
         assumed = (*assumed, f"--k was not given: {usual} is assumed{also}.")
         values["num_spec_tokens"] = str(usual)
-    k = parse_whole_numbers(values["num_spec_tokens"], "--k", low=1)
+    k = parse_whole_numbers(values["num_spec_tokens"], "--k", low=0)
     if len(k) != 1:
         raise ScenarioError(f"--k takes one number here, got {values['num_spec_tokens']}; run the command for each")
-    values["num_spec_tokens"] = str(k[0])
+    values["num_spec_tokens"] = str(max(1, k[0]))
+    measured = None if speedup_at is None else _measured_point(speedup_at, values)
     settings = CrossoverSettings(
         concurrency=parse_whole_numbers(concurrency, "--concurrency", low=1),
         prompt=parse_lengths(isl, "--isl"),
@@ -78,9 +90,39 @@ def crossover(isl: str, osl: str, concurrency: str, seeds: int, seed: int, as_js
         seed=seed,
     )
     question = resolve(deployment_from(values), speculation_from(values), Slo(), assumed=assumed)
+    solved = None
+    if measured is not None:
+        question, implied = with_implied(question, settings, *measured)
+        solved = {
+            "concurrency": measured[0],
+            "speedup": measured[1],
+            "length": implied.length,
+            "interval": {"low": implied.low, "high": implied.high},
+        }
     if sys.stderr.isatty() and not as_json:
         with click.progressbar(length=len(set(settings.concurrency)), label="simulating", file=sys.stderr) as bar:
             result = run_crossover(question, settings, progress=bar.update)
     else:
         result = run_crossover(question, settings)
+    result["acceptance"]["solved"] = solved
     click.echo(json.dumps(result, allow_nan=False) if as_json else crossover_text(result).rstrip("\n"))
+
+
+def _measured_point(text: str, values: dict[str, Any]) -> tuple[int, float]:
+    """(requests in flight, speed-up) of `16:1.42`."""
+    from specsim.errors import ScenarioError
+
+    for name in ("acceptance", "acceptance_length"):
+        if values[name] is not None:
+            flag = f"--{name.replace('_', '-')}"
+            raise ScenarioError(f"--speedup-at solves for acceptance, and {flag} gives it; leave one of the two out")
+    loads, colon, speedup = text.partition(":")
+    try:
+        load, ratio = int(loads), float(speedup)
+    except ValueError:
+        load, ratio = 0, 0.0
+    if not (colon and 1 <= load <= 65536 and 0.01 <= ratio <= 100.0):
+        raise ScenarioError(
+            f"--speedup-at {text!r} must be a number of requests in flight and the speed-up there, e.g. 1:1.75"
+        )
+    return load, ratio

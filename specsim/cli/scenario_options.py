@@ -36,7 +36,7 @@ _DEPLOYMENT: tuple[tuple[str, str, Any], ...] = (
     ("replicas", "replicas", click.option("--replicas", type=int, metavar="N", help="Replicas behind the router.")),
     ("router", "router", click.option("--router", metavar="NAME", help="round_robin or least_outstanding.")),
     ("weight_dtype", "weight_dtype", click.option(
-        "--weight-dtype", metavar="DTYPE", help="bf16, fp8, int4, ...; default: as the checkpoint stores it.")),
+        "--weight-dtype", "--dtype", metavar="DTYPE", help="bf16, fp8, int4, ...; default: as the checkpoint has it.")),
     ("kv_dtype", "kv_dtype", click.option("--kv-dtype", metavar="DTYPE", help="Of the KV cache: bf16, fp8, ...")),
     ("engine_version", "engine_version", click.option(
         "--engine-version", metavar="X.Y.Z", help="vLLM version for which flags are written.")),

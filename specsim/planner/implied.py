@@ -8,16 +8,17 @@ Leaves out: errors of the measurement. The interval covers luck alone.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from specsim.acceptance import PerPosition
 from specsim.acceptance.scaled import longest_length, scaled_to_length
 from specsim.errors import ScenarioError
-from specsim.planner.concurrency import PairedLoop, Point
+from specsim.planner.concurrency import CrossoverSettings, PairedLoop, Point
+from specsim.planner.question import Question
 from specsim.stats import Estimate
 
-__all__ = ["Implied", "Metric", "gain", "implied_acceptance"]
+__all__ = ["Implied", "Metric", "gain", "implied_acceptance", "with_implied"]
 
 Metric = Literal["throughput", "tpot", "latency"]
 """Which ratio is meant: output tokens per second on over off; time per output token, or from arrival to last token, off
@@ -26,6 +27,8 @@ over on."""
 _CLOSE = 5e-4
 """Relative distance to the measured speed-up at which the search ends."""
 _MOST_STEPS = 16
+_SOLVED_ERROR = 0.05
+"""One-sigma error of a solved length: noise of a published speed-up, below which two measurements do not differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,37 @@ def gain(point: Point, metric: Metric) -> Estimate:
     """The speed-up that a metric means."""
     found = {"tpot": point.tpot_speedup, "latency": point.latency_speedup}
     return found.get(metric, point.speedup)
+
+
+def with_implied(
+    question: Question, settings: CrossoverSettings, concurrency: int, speedup: float
+) -> tuple[Question, Implied]:
+    """The question with the acceptance at which its throughput gains `speedup` at `concurrency`, and the solution.
+
+    Raises:
+        ScenarioError: no acceptance gives it; the message says what can be had.
+    """
+    base, k = question.acceptance, settings.num_spec_tokens
+    if not isinstance(base, PerPosition):
+        raise ScenarioError(
+            "--speedup-at needs acceptance by position to scale; leave out what replays measured requests"
+        )
+    loop = PairedLoop(question, settings, concurrency)
+    solved = implied_acceptance(loop, base, k, speedup)
+    if not solved.reached:
+        none, all_of_it = (
+            loop.point(scaled_to_length(base, length, k)).speedup.mean for length in (1.0, longest_length(base, k))
+        )
+        raise ScenarioError(
+            f"--speedup-at {concurrency}:{speedup:g}: no acceptance gives that; with nothing accepted the speed-up is "
+            f"{none:.3f} there, with everything {all_of_it:.3f}; check the conditions, or the step times"
+        )
+    said = (
+        f"solved from a speed-up of {speedup:g} at {concurrency} in flight: {solved.length:.3f} tokens a round "
+        f"({solved.low:.3f} to {solved.high:.3f}, luck alone)"
+    )
+    found = replace(question, acceptance=solved.acceptance, acceptance_source=said, acceptance_error=_SOLVED_ERROR)
+    return found, solved
 
 
 def implied_acceptance(

@@ -1,0 +1,143 @@
+"""Words of published tables in flags: `--gpu "8x H200"`, `--tree "steps 4, topk 4, draft tokens 16"`, `--isl 94.5`.
+
+What the catalogue understands by itself is left as it is; the rest is rewritten in place, and assumptions are said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["rewrite_words"]
+
+_LEVELS = re.compile(r"\s*\d+\s*(,\s*\d+\s*)*")
+_DECIMAL = re.compile(r"\s*\d+\.\d+\s*")
+
+
+def rewrite_words(values: dict[str, Any]) -> tuple[str, ...]:
+    """Rewrite flags that a table's words would not pass as; returns sentences on what was assumed.
+
+    Raises:
+        CatalogueError: a target, draft or GPU that neither the catalogue nor the words know, as the catalogue says it.
+        ScenarioError: a tree that is not understood.
+    """
+    said: list[str] = []
+    _gpu(values, said)
+    for name in ("target", "draft"):
+        if values[name] is not None and not (name == "draft" and values[name].startswith((".", "/", "~"))):
+            _model(values, name, said)
+    _method(values)
+    _dtypes(values)
+    _tree(values, said)
+    for name in ("isl", "osl"):
+        if _DECIMAL.fullmatch(values[name]):
+            rounded = str(max(1, round(float(values[name]))))
+            said.append(f"--{name} {values[name].strip()} is rounded to {rounded} tokens.")
+            values[name] = rounded
+    return tuple(said)
+
+
+def _gpu(values: dict[str, Any], said: list[str]) -> None:
+    from scenarios.published.words import gpu_words
+
+    given = values["gpu"]
+    if given is None:
+        return
+    found = _unless_known(given, _known_gpu, gpu_words)
+    if found is None:
+        return
+    values["gpu"], count = found
+    if count is not None and values["tp"] is None:
+        values["tp"] = count
+        said.append(f"--tp was not given: {count}, as '{given}' says.")
+
+
+def _known_gpu(name: str) -> object:
+    from scenarios.hardware import gpu
+
+    return gpu(name)
+
+
+def _model(values: dict[str, Any], name: str, said: list[str]) -> None:
+    from scenarios.models import model
+    from scenarios.published.words import target_words
+
+    given = values[name]
+    found = _unless_known(given, model, lambda text: target_words(text, stand_in=False))
+    if found is not None:
+        values[name], remark = found
+        said += [f"{remark}."] if remark else []
+
+
+def _unless_known(text: str, known: Callable[[str], object], words: Callable[[str], Any]) -> Any:
+    """What the words mean, None where the catalogue knows the text; its own message where neither does."""
+    from specsim.errors import CatalogueError
+
+    try:
+        known(text)
+    except CatalogueError as refusal:
+        try:
+            return words(text)
+        except CatalogueError:
+            raise refusal from None
+    return None
+
+
+def _method(values: dict[str, Any]) -> None:
+    from scenarios.published.words import method_words
+    from specsim.drafters import find_drafter
+    from specsim.errors import ScenarioError
+
+    given = values["method"]
+    if given is None or find_drafter(given) is not None:
+        return
+    try:
+        values["method"] = method_words(given)
+    except ScenarioError:
+        return  # the command's own message names the nearest
+
+
+def _dtypes(values: dict[str, Any]) -> None:
+    from scenarios.published.words import dtype_words
+    from specsim.errors import ScenarioError
+    from specsim.shapes import WEIGHT_BITS
+
+    for name in ("weight_dtype", "kv_dtype", "draft_dtype"):
+        given = values.get(name)
+        if given is None or given in WEIGHT_BITS:
+            continue
+        try:
+            values[name] = dtype_words(given) or given
+        except ScenarioError:
+            continue  # likewise
+
+
+def _tree(values: dict[str, Any], said: list[str]) -> None:
+    """A tree in words becomes its depth, nodes and topk; a list of level widths stays."""
+    text = values["tree"]
+    if text is None or _LEVELS.fullmatch(text):
+        return
+    from scenarios.published.tree_words import tree_words
+    from specsim.config import Speculation
+    from specsim.errors import ScenarioError
+
+    given = values["num_spec_tokens"]
+    k = int(given) if given is not None and given.strip().isdecimal() else None
+    method = Speculation(values["method"] or "eagle").method
+    tree = tree_words(text, k=k, method=method, engine=values.get("engine") or "vllm")
+    for name, value in (("tree_nodes", tree.nodes), ("topk", tree.topk)):
+        if values[name] is not None and value is not None and values[name] != value:
+            raise ScenarioError(
+                f"--tree '{text}' says {name} {value}, --{name.replace('_', '-')} {values[name]}; give one"
+            )
+    values["tree"] = None
+    values["num_spec_tokens"] = str(tree.depth)
+    if tree.nodes is not None:
+        values["tree_nodes"], values["topk"] = tree.nodes, tree.topk if tree.topk is not None else values["topk"]
+    if k is not None and k != tree.depth:
+        said.append(f"--tree '{text}' is {tree.depth} deep; --k {k} is taken as what it verifies.")
+    if tree.options:
+        values["draft_option"] = (*values["draft_option"], *(f"{name}={n}" for name, n in tree.options.items()))
+    if tree.assumed:
+        said.append(f"{tree.assumed}.")
