@@ -48,9 +48,8 @@ def crossover(concurrency: str, speedup_at: str | None, seeds: int, seed: int, a
     \b
     Examples:
       specsim crossover --target llama-3.1-8b --gpu h100-sxm --k 3 --acceptance-length 2.3
-      specsim crossover --target Llama-3.1-8B-Instruct --gpu "H100 80GB" --method EAGLE-3 --isl 94.5 --osl 166.2 \
-        --speedup-at 1:1.75 --concurrency 16,64,128
-      specsim crossover --target Qwen3-8B --dtype FP8 --method EAGLE-3 --tree "steps 4, topk 4, draft tokens 16"
+      specsim crossover --gpu "H100 80GB" --method EAGLE-3 --k 3 --speedup-at 1:1.75
+      specsim crossover --method EAGLE-3 --tree "steps 4, topk 4, draft tokens 16"
     """
     from scenarios.resolve import resolve
     from specsim.config import Slo, Speculation
