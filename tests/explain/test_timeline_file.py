@@ -13,7 +13,9 @@ from trace_events import read_timeline
 from specsim.config import PolicySpec
 from specsim.engine.replica import StepView
 from specsim.engine.simulator import simulate
+from specsim.explain.breakdown import BreakdownObserver
 from specsim.explain.timeline import Timeline
+from specsim.latency import StepWork
 from specsim.workload import Workload
 
 
@@ -81,3 +83,40 @@ def test_the_reader_of_these_tests_refuses_a_broken_file(how: str) -> None:
     data["traceEvents"] = broken(data["traceEvents"], how)
     with pytest.raises((AssertionError, IndexError)):
         read_timeline(json.dumps(data))
+
+
+def test_a_request_that_another_replica_takes_over_stays_one_row() -> None:
+    """As where one replica reads prompts and another decodes."""
+    out = io.StringIO()
+    cost = make_cost()
+    trace = make_trace(arrival_s=[0.0], prompt_tokens=20, output_tokens=15)
+    timeline = Timeline(
+        out, cost, prompt_tokens=trace.prompt_tokens, output_tokens=trace.output_tokens, max_bytes=10**9
+    )
+    timeline.submitted(0, 0, 0.0, True)
+    timeline.scheduled(0, 0.1)
+    timeline.first_token(0, 0.2)
+    timeline.submitted(0, 1, 0.2, True)
+    timeline.finished(0, 0.9)
+    timeline.close(1.0)
+    spans = read_timeline(out.getvalue()).requests[0]
+    assert [name for name, _, _ in spans.phases] == ["queued", "prefill", "decode"]
+    assert [name for name, _ in spans.marks] == ["first token", "to replica 1"]
+
+
+def test_what_another_replica_takes_over_stalls_there_and_not_here() -> None:
+    observer = BreakdownObserver(make_cost())
+    view = StepView(StepWork(decode_requests=1, kv_tokens=20), running=1, waiting=0, used_blocks=1, rounds=1,
+                    draft_tokens=0)  # fmt: skip
+    for request in (0, 1):
+        observer.submitted(request, 0, 0.0, True)
+        observer.first_token(request, 0.1)
+    observer.submitted(0, 1, 0.1, True)
+    for replica in (0, 1):
+        observer.step_began(replica, 0.1, 0.5, view)
+        observer.step_ended(replica, 0.6, True, view)
+    assert observer.breakdown.request_stalled_s == 0
+    observer.submitted(1, 1, 0.6, True)
+    observer.step_began(1, 0.6, 0.5, view)
+    observer.step_ended(1, 1.1, True, view)
+    assert observer.breakdown.request_stalled_s == pytest.approx(0.5)
