@@ -205,3 +205,30 @@ def test_a_trace_of_which_nothing_fits_is_refused(case: Path) -> None:
     assert result.exit_code == 2
     assert "every request is longer than is served here" in result.stderr
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("policy", "other"),
+    [
+        ("ema:2", "ema:2:ema_alpha=0.3"),
+        ("ema:2", "ema:2:candidates=1=1/2"),
+        ("gate:2:0.4", "gate:2:0.4:reprobe_steps=9"),
+        ("trt_gate:2:0.4:9", "trt_gate:2:0.4:9:over=requests"),
+        ("budget:2", "budget:2:memory_steps=50"),
+        ("context:0/1-9=2", "context:0/1-9=2;90/1-9=1"),
+    ],
+)
+def test_every_setting_of_a_policy_makes_another_run(case: Path, policy: str, other: str) -> None:
+    runs = [data_of(run(case, "--json", "--policy", text)) for text in (policy, other, policy)]
+    assert [r["reused"] for r in runs] == [False, False, True]
+    assert runs[0]["run_id"] == runs[2]["run_id"] != runs[1]["run_id"]
+    assert runs[0]["policy"]["label"] != runs[1]["policy"]["label"]
+
+
+def test_a_scenario_of_several_policies_has_to_be_told_which(case: Path) -> None:
+    text = SCENARIO.replace('[policy]\nkind = "static"\nnum_spec_tokens = 2\n', "")
+    case.write_text('policy = ["static:2", "ema:2"]\n' + text, encoding="utf-8")
+    result = run(case, "--json")
+    assert result.exit_code == 2
+    assert "has several policies (k=2, ema<=2), and simulate runs one: name it with --policy" in result.stderr
+    assert data_of(run(case, "--json", "--policy", "ema:2"))["policy"]["label"] == "ema<=2"
