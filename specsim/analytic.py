@@ -27,6 +27,10 @@ KV_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625}
 _FULL_PRECISION = ("fp32", "bf16", "fp16")
 _AT_ZERO_DRAFTS: Mapping[str, ZeroDrafts] = {"trtllm": "stale"}
 """TensorRT-LLM PR 16888; the others keep the drafter's cache complete (vLLM issue 53420, SGLang's eagle_worker_v2)."""
+_STALE = (
+    "TensorRT-LLM's one-model path leaves gaps in the drafter's cache while k is 0: drafts of requests that were running "
+    "then never match again."
+)
 _COMPUTE_DTYPE = {"fp8": "fp8", "int8": "int8", "mxfp4": "fp4", "nvfp4": "fp4"}
 
 
@@ -113,13 +117,15 @@ def analytic_profile(
         raise ProfileError(f"draft_tp {ranks} must lie in 1..{tp}, the GPUs of the target")
     # of several heads the cost of one is what a profile holds
     one = replace(draft, num_layers=1) if drafter.mode == "heads" else draft
+    at_zero = _AT_ZERO_DRAFTS.get(engine, "synced") if drafter.catches_up else "skipped"
     draft_cost = _pass_cost(one, gpu, ranks, stored, draft_kv_dtype or kv_dtype, factors, is_draft=True)
     return replace(
         profile,
         draft=draft_cost,
         draft_mode=drafter.mode,
         draft_catches_up=drafter.catches_up,
-        at_zero_drafts=_AT_ZERO_DRAFTS.get(engine, "synced") if drafter.catches_up else "skipped",
+        at_zero_drafts=at_zero,
+        notes=(*profile.notes, _STALE) if at_zero == "stale" else profile.notes,
         draft_rows_fixed=drafter.extra_rows.fixed,
         draft_rows_per_draft=drafter.extra_rows.each,
         draft_catch_up_share=_catch_up_share(drafter, draft),

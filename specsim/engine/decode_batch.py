@@ -91,8 +91,9 @@ class DecodeBatch(Protocol):
         """Carry out the step last peeked; `next_k` drafts are proposed for the one after."""
         ...
 
-    def add(self, request: int, emitted: int, next_k: int) -> None:
-        """A request joins with `emitted` tokens out; it is served from the next step on."""
+    def add(self, request: int, emitted: int, next_k: int, is_stale: bool = False) -> None:
+        """A request joins with `emitted` tokens out; it is served from the next step on. Stale: its drafts never match
+        (which says nothing where k is constant)."""
         ...
 
     def pop(self, request: int) -> tuple[int, int]:

@@ -47,12 +47,14 @@ class ColumnBatch:
         self._rows = 0
         self._ids: list[int] = []
         self._k = 0
-        self._use(np.zeros((7, ROWS), dtype=np.int64))
+        self._use(np.zeros((8, ROWS), dtype=np.int64))
         self._kv_tokens = 0
         # the step last peeked
         self._served = 0
         self._cut_drafts: np.ndarray | None = None
         self._grow: np.ndarray | None = None
+        self.spoils = False
+        """Whether requests that are served in a step after which nothing is drafted go stale."""
         self.emitted = np.zeros(0, dtype=np.int64)
         """Tokens that each request of the last step emitted."""
 
@@ -71,15 +73,17 @@ class ColumnBatch:
         self._blocks = columns[4]  # blocks taken since it joined
         self._drafts = columns[5]  # drafts waiting to be verified
         self._request = columns[6]
+        self._stale = columns[7]  # 1: its drafts never match
 
-    def add(self, request: int, emitted: int, next_k: int) -> None:
+    def add(self, request: int, emitted: int, next_k: int, is_stale: bool = False) -> None:
         prompt, output = self._workload.prompt_tokens[request], self._workload.output_tokens[request]
         chunk = self._workload.luck(request // CHUNK)
         first = int(chunk.offsets[request % CHUNK])
         length = output - emitted
         self._make_room(length + self._PAD)
         start, n = self._span_end, self._rows
-        self._span[start : start + length] = chunk.span[first + emitted : first + output]
+        self._span[start : start + length] = 1 if is_stale else chunk.span[first + emitted : first + output]
+        self._stale[n] = is_stale
         if chunk.drafts is not None:
             if self._offered is None:
                 self._offered = np.full(len(self._span), MAX_SPEC_TOKENS, dtype=np.int8)
@@ -170,7 +174,15 @@ class ColumnBatch:
             self._drop(np.flatnonzero(done), result)
             served -= len(result.finished)
         self._trim_drafts(slice(0, served))
+        if self.spoils and next_k == 0:
+            self._spoil(served)
         return result
+
+    def _spoil(self, rows: int) -> None:
+        """From here on no draft of the first `rows` requests matches: the drafter has missed some of their tokens."""
+        for row in np.flatnonzero(self._stale[:rows] == 0).tolist():
+            self._span[self._at[row] : self._end[row]] = 1
+            self._stale[row] = 1
 
     def pop(self, request: int) -> tuple[int, int]:
         n = self._rows - 1

@@ -67,14 +67,14 @@ class HorizonBatch(ColumnBatch):
     def count(self) -> int:
         return self._rows - self._gone
 
-    def add(self, request: int, emitted: int, next_k: int) -> None:
+    def add(self, request: int, emitted: int, next_k: int, is_stale: bool = False) -> None:
         if self.count == 0:
             self._settle()
             self._k = next_k
         elif next_k != self._k:
             raise InvariantError(f"request {request} joins with {next_k} drafts where the others have {self._k}")
         always = self._offered is None
-        super().add(request, emitted, next_k)
+        super().add(request, emitted, next_k, is_stale)
         if always and self._offered is not None:
             self._settle()
         if self._step < self._length:
@@ -116,6 +116,9 @@ class HorizonBatch(ColumnBatch):
             self._next_length = min(max(_SHORTEST, self._step), _LONGEST)
             self._settle()
             self._k = next_k
+            if self.spoils and next_k == 0:
+                self._spoil(self._rows)
+                self._pointers.clear()
         return result
 
     def pop(self, request: int) -> tuple[int, int]:

@@ -43,7 +43,7 @@ class RingBatch:
         self._row: list[int] | None = None
         self.count = 0
 
-    def add(self, request: int, emitted: int, next_k: int) -> None:
+    def add(self, request: int, emitted: int, next_k: int, is_stale: bool = False) -> None:
         rounds, blocks = self._table.rounds(request, emitted)
         self._turn += 1
         self._rounds[request] = (self._step, emitted, rounds, blocks, self._turn)

@@ -83,6 +83,8 @@ class FastQueues:
         self._leaving_kv = self._leaving_windowed = 0
         self._partial: int | None = None
         self._partial_computed = 0
+        self._stale_prompt: int | None = None
+        """The request with the unfinished prompt, if the drafter has missed a part of it."""
         self._completing: list[int] = []
         self._placed = 0
         """Requests among them that entered with placeholders."""
@@ -273,7 +275,7 @@ class FastQueues:
         else:
             request, _ = self._running.popitem()
         if request == self._partial:
-            self._partial = None
+            self._partial = self._stale_prompt = None
         else:
             emitted, blocks = self._batch.pop(request)
             self._emitted[request] = emitted

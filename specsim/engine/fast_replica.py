@@ -53,6 +53,11 @@ class FastReplica(FastQueues):
         self._work.machinery = machinery
         self._work.next_num_spec_tokens = self._next_k
         self._prompts_only = False
+        self._spoils = machinery and not policy.constant and cost.profile.at_zero_drafts == "stale"
+        if isinstance(self._batch, ColumnBatch):
+            self._batch.spoils = self._spoils
+        self._prompt_seen: tuple[int | None, int] = (None, 0)
+        """The unfinished prompt and how far it was when the last step ended."""
         self._peek = Peek()
         self._began_s = 0.0
         self._size = 0
@@ -204,6 +209,11 @@ class FastReplica(FastQueues):
             self._leaving_kv = self._leaving_windowed = self._longest = 0
         for request in gone:
             self._release(request)
+        if self._spoils:
+            prompt = (self._partial, self._partial_computed)
+            if self._next_k == 0 and self._partial is not None and prompt != self._prompt_seen:
+                self._stale_prompt = self._partial
+            self._prompt_seen = prompt
         if self._watches:
             seen = self._seen
             seen.batch, seen.rounds, seen.draft_rounds = self._size, peek.served, peek.draft_rounds
@@ -254,7 +264,8 @@ class FastReplica(FastQueues):
         if emitted == self._output[request]:
             self._finish(request, now_s)
             return True
-        self._batch.add(request, emitted, self._next_k)
+        is_stale = self._spoils and (self._next_k == 0 or request == self._stale_prompt)
+        self._batch.add(request, emitted, self._next_k, is_stale)
         if self._separate:
             self._joined_s[request] = now_s
         return False

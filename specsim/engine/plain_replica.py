@@ -68,6 +68,9 @@ class PlainReplica:
         """Drafts that the step proposes for the next round; -1 before the first step."""
         self._rounds = self._drafted = 0
         self._began_s = 0.0
+        self._spoils = machinery and cost.profile.at_zero_drafts == "stale"
+        self._stale: set[int] = set()
+        """Requests of which the drafter has missed some tokens, so that its drafts never match."""
         self._iterations: Counter[int] = Counter()
         """Steps in which a request emitted tokens, for policies that watch completions."""
 
@@ -85,6 +88,7 @@ class PlainReplica:
         rows = self.recorder.rows
         for request in plan.preempted:
             rows.preemptions[request.request_id] += 1
+            self._stale.discard(request.request_id)
         if self.recorder.measures(now_s):
             self.recorder.totals.preemptions += len(plan.preempted)
         if not plan:
@@ -168,7 +172,8 @@ class PlainReplica:
         for item in self._plan.scheduled:
             i, position = item.request.request_id, item.request.num_emitted_tokens
             if item.request.is_decoding:
-                count = min(workload.span(i, position), item.num_draft_tokens + 1)
+                span = 1 if i in self._stale else workload.span(i, position)
+                count = min(span, item.num_draft_tokens + 1)
                 draft_rounds += item.num_draft_tokens > 0
                 gained += count
             elif item.finishes_prompt:
@@ -188,6 +193,8 @@ class PlainReplica:
                 self.outstanding_tokens -= item.request.prompt_tokens
                 del self._last_emit_s[i]
                 completed.append((position + count, self._iterations.pop(i)))
+        if self._spoils and self._next_k == 0:
+            self._stale.update(item.request.request_id for item in self._plan.scheduled)
         if measured:
             self.recorder.step(
                 now_s - self._began_s,

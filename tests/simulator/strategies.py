@@ -311,7 +311,10 @@ def worlds(
         ),
         limits=limits,
         policy=draw(POLICIES),
-        profile=make_profile(loaded_host_s=draw(st.sampled_from([0.0, 1e-4]))),
+        profile=make_profile(
+            loaded_host_s=draw(st.sampled_from([0.0, 1e-4])),
+            at_zero_drafts=draw(st.sampled_from(["skipped", "synced", "stale"])),
+        ),
         replicas=draw(st.sampled_from(list(replicas))),
         router=draw(st.sampled_from(["round_robin", "least_outstanding"])),
         concurrency=draw(st.sampled_from([None, None, 1, 5])) if closed else None,

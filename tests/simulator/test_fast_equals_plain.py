@@ -72,6 +72,7 @@ def worlds(draw: st.DrawFn) -> dict:
         "trees": trees,
         "policy": draw(POLICIES),
         "window": draw(st.sampled_from([0, 20])),
+        "at_zero_drafts": draw(st.sampled_from(["synced", "stale"])),
         "replicas": draw(st.sampled_from([1, 1, 2])),
         "router": draw(st.sampled_from(["round_robin", "least_outstanding"])),
         "concurrency": draw(st.sampled_from([None, None, 1, 5])),
@@ -84,7 +85,7 @@ def run(world: dict, *, plain: bool) -> RunResult:
     target = {"windowed_kv_token_s": 1e-8, "window_tokens": world["window"]} if world["window"] else {}
     return simulate(
         Workload(world["trace"], world["luck"], seed=world["seed"]),
-        StepCost(make_profile(target=make_pass(**target)), world["trees"]),
+        StepCost(make_profile(target=make_pass(**target), at_zero_drafts=world["at_zero_drafts"]), world["trees"]),
         limits=world["limits"],
         policy=world["policy"],
         replicas=world["replicas"],
@@ -136,7 +137,7 @@ def test_worlds_reach_every_mechanism() -> None:
     )
     limits = ReplicaLimits(num_kv_blocks=30, block_size_tokens=4, max_num_seqs=8, max_num_batched_tokens=20)
     world = {"trace": trace, "luck": FixedLuck(), "limits": limits, "trees": (), "window": 0, "replicas": 1, "seed": 1,
-             "router": "round_robin", "concurrency": None, "warmup": 0.0,
+             "router": "round_robin", "concurrency": None, "warmup": 0.0, "at_zero_drafts": "skipped",
              "policy": PolicySpec("schedule", 5, table=((1, 2, 5), (3, 9, 4)))}  # fmt: skip
     fast, plain = run(world, plain=False), run(world, plain=True)
     assert_same(fast, plain)
