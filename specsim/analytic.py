@@ -28,8 +28,8 @@ _FULL_PRECISION = ("fp32", "bf16", "fp16")
 _AT_ZERO_DRAFTS: Mapping[str, ZeroDrafts] = {"trtllm": "stale"}
 """TensorRT-LLM PR 16888; the others keep the drafter's cache complete (vLLM issue 53420, SGLang's eagle_worker_v2)."""
 _STALE = (
-    "TensorRT-LLM's one-model path leaves gaps in the drafter's cache while k is 0: drafts of requests that were running "
-    "then never match again."
+    "TensorRT-LLM's one-model path leaves gaps in the drafter's cache while k is 0: drafts of requests that ran then "
+    "never match again."
 )
 _COMPUTE_DTYPE = {"fp8": "fp8", "int8": "int8", "mxfp4": "fp4", "nvfp4": "fp4"}
 
