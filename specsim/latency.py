@@ -139,7 +139,12 @@ class StepCost:
             padded = self._padded[tokens]
         alike = target.alike(decode, drafts)
         matrix = self._target_matrix_s(tokens, drafts, alike)
-        graph += self._target_matrix_s(padded, drafts, alike) - matrix + (p.switch_s if work.switches else 0.0)
+        # rows of padding touch no experts of their own
+        graph += (
+            self._target_matrix_s(padded, drafts, alike + padded - tokens)
+            - matrix
+            + (p.switch_s if work.switches else 0.0)
+        )
         memory = (target.memory_s(tokens, alike) if tokens else 0.0) + (c.head_weights_s if rows else 0.0)
         fixed = c.fixed_s if tokens else 0.0
         collectives = (tokens - p.verify_skip_share * drafts) * c.collective_token_s

@@ -207,6 +207,13 @@ def test_neighbouring_tokens_share_experts_as_published() -> None:
     assert requests / one == pytest.approx(strangers)
 
 
+def test_padding_touches_no_experts() -> None:
+    cost = StepCost(profile(target=MOE, draft=None, draft_mode="none", captured_tokens_max=512))
+    nine, sixteen = StepWork(9, 0), StepWork(16, 0)
+    padding = cost.parts(nine)["graph"]
+    assert 0 < padding < cost.parts(sixteen)["weights"] - cost.parts(nine)["weights"]
+
+
 def test_host_time_grows_with_the_requests_and_not_with_their_drafts() -> None:
     plain, heavy = (StepCost(profile(host_request_s=seconds)) for seconds in (0.0, 1e-5))
     for work in (StepWork(40, 0), StepWork(40, 120, machinery=True), StepWork(40, 0, 4000, prefill_tokens=512)):
