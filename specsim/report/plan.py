@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from specsim.report.policy_names import headings, legend
 from specsim.report.text import Page, gigabytes, milliseconds, number, percent, spread, times
 
 __all__ = ["plan_text"]
@@ -159,6 +160,9 @@ def _comparison(page: Page, result: Mapping[str, Any], full: bool) -> None:
         f"token against off, {loads['replications']} paired replications. = is a tie (the 95% interval holds 1), ! a "
         f"load that the fleet cannot keep up with."
     )
+    names = headings(loads["policies"])
+    if said := legend(names):
+        page.line(said)
     table = []
     for load in loads["simulated_per_s"]:
         off = rows["off", load]
@@ -175,8 +179,8 @@ def _comparison(page: Page, result: Mapping[str, Any], full: bool) -> None:
         table.append(cells)
     for start in range(0, len(speculating), _POLICIES_WIDE):
         part = slice(start, start + _POLICIES_WIDE)
-        names = ["requests/s", "batch", "TPOT ms", "in SLO", *(_short(p) for p in speculating[part])]
-        page.table(names, [[*row[:4], *row[4:][part]] for row in table])
+        heads = ["requests/s", "batch", "TPOT ms", "in SLO", *(names[p] for p in speculating[part])]
+        page.table(heads, [[*row[:4], *row[4:][part]] for row in table])
     for load in loads["simulated_per_s"] if full else [loads["own_per_s"]]:
         page.line()
         page.line(f"At {load:.3g} requests/s" + (", the own load" if load == loads["own_per_s"] else "") + ":")
@@ -187,13 +191,8 @@ def _comparison(page: Page, result: Mapping[str, Any], full: bool) -> None:
         half = 4
         for start in range(0, len(columns), half):
             part = slice(1 + start, 1 + start + half)
-            names = [_short(c["policy"]) for c in columns[start : start + half]]
-            page.table(["", *names], [[row[0], *row[part]] for row in detail])
-
-
-def _short(policy: str) -> str:
-    """Column heading of a policy; what a schedule or an adaptive policy chooses is said in section 4."""
-    return policy if policy.startswith("k=") else policy.split(" ")[0].split("<")[0]
+            heads = [names[c["policy"]] for c in columns[start : start + half]]
+            page.table(["", *heads], [[row[0], *row[part]] for row in detail])
 
 
 def _crossovers(page: Page, result: Mapping[str, Any]) -> None:
@@ -217,11 +216,11 @@ def _crossovers(page: Page, result: Mapping[str, Any]) -> None:
         page.table(["context tokens", "fit", *(f"k={k}" for k in some)], table)
     page.line()
     page.line("By load (mean time to the last token):")
-    rows = []
+    rows, names = [], headings(result["loads"]["policies"])
     for c in sorted(result["crossovers"]["by_load"], key=lambda c: _rank(c["policy"])):
         at = "-" if c["load_per_s"] is None else f"{c['load_per_s']:.3g}"
         between = "-" if c["low_per_s"] is None else f"{c['low_per_s']:.3g}..{c['high_per_s']:.3g}"
-        rows.append([c["policy"], _PAYS[c["verdict"]], at, between, _from_to(c["faster_per_s"]),
+        rows.append([_row_name(c["policy"], names), _PAYS[c["verdict"]], at, between, _from_to(c["faster_per_s"]),
                      _from_to(c["slower_per_s"])])  # fmt: skip
     page.table(["policy", "it pays", "turns at req/s", "between", "faster at", "slower at"], rows, left=2)
     page.line()
@@ -247,6 +246,11 @@ _PAYS = {
     "tie": "no difference",
     "unknown": "unknown",
 }
+
+
+def _row_name(policy: str, names: Mapping[str, str]) -> str:
+    """A label where it fits into the first column of a table, else its heading of section 3."""
+    return policy if len(policy) <= 22 else names[policy]
 
 
 def _rank(policy: str) -> tuple[int, int]:
@@ -281,13 +285,15 @@ def _schedule(page: Page, result: Mapping[str, Any]) -> None:
 
 def _capacity(page: Page, result: Mapping[str, Any]) -> None:
     page.heading("5. Capacity within the objective")
-    rows = []
+    rows, names = [], headings(result["loads"]["policies"])
     for c in sorted(result["capacity"], key=lambda c: _rank(c["policy"])):
         found = "-" if c["load_per_s"] is None else f"{c['load_per_s']:.3g}"
         ratio = "-" if c["ratio_to_off"] is None else spread(c["ratio_to_off"], times)
         beside = {"tie": " =", "more": "", "less": ""}.get(c["vs_off"] or "", "")
         bracket = [number(c["low_per_s"]), number(c["high_per_s"])]
-        rows.append([c["policy"], found, *bracket, _interval(c["interval"]), ratio + beside, c["verdict"]])
+        rows.append(
+            [_row_name(c["policy"], names), found, *bracket, _interval(c["interval"]), ratio + beside, c["verdict"]]
+        )
     page.table(["policy", "requests/s", "meets at", "fails at", "95 %", "to off", "search"], rows)
     page.line("95 %: interval over replications; to off: paired ratio, = where it is a tie; - where a replication does "
               "not fail, or fails at once, in the loads simulated.")  # fmt: skip
