@@ -28,13 +28,13 @@ __all__ = ["CLOSED_FORMS", "Comparison", "closed_forms", "little", "queues"]
 
 _LEVEL = 0.99
 _SEEDS = 12
-_QUEUE_SEEDS = 20
-_REQUESTS = 3000
-_WARMUP = 500
+_QUEUE_SEEDS = 16
+_REQUESTS = 2000
+_WARMUP = 400
 """Requests left out of mean waits: at a load of 0.7 an empty start is forgotten after some tens."""
 _COST_RATIO = 0.1
 _STREAMS = 20
-_STREAM_TOKENS = 4_001
+_STREAM_TOKENS = 2_001
 """Long, since the last round of a request is cut, which the closed forms do not know."""
 _TOKEN_S = 1e-6
 _MEAN_TOKENS = 100_000
