@@ -76,6 +76,8 @@ def resolve(deployment: Deployment, speculation: Speculation, slo: Slo, *, assum
     none = "none (lookup)" if speculation.drafter.looks_up else "none"
     names = {"target": target.name, "gpu": gpu.name, "draft": none if draft is None else draft.name}
     names |= _repositories(deployment.target, target, speculation.draft, draft)
+    if deployment.engine != "vllm":
+        assumed = (*assumed, f"Followed is {deployment.serving.follows}")
     return Question(
         deployment=deployment,
         speculation=speculation,
@@ -161,6 +163,8 @@ def _side(
         method=method,
         engine=deployment.engine,
         factors=factors_for(deployment.engine, deployment.engine_version),
+        max_captured=deployment.max_captured,
+        is_async=deployment.async_scheduling,
         options=None if speculation is None else speculation.options,
         draft_tp=given.draft_tp,
         draft_weight_dtype=given.draft_weight_dtype,

@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from specsim.drafters import Drafter, find_drafter, method_names
-from specsim.efficiency import FACTORS, Factors, captured_tokens_default, factor_sources, gpu_family
+from specsim.efficiency import FACTORS, Factors, factor_sources, gpu_family
 from specsim.errors import CatalogueError, ProfileError, nearest
 from specsim.profiles import LatencyProfile, PassCost, ZeroDrafts
+from specsim.serving import ENGINES
 from specsim.shapes import WEIGHT_BITS, Gpu, ModelShape
 
 __all__ = ["KV_BYTES", "analytic_profile", "divides", "kv_bytes", "kv_values_per_rank", "weight_dtypes"]
@@ -47,15 +48,17 @@ def analytic_profile(
     draft_tp: int | None = None,
     draft_weight_dtype: str | None = None,
     draft_kv_dtype: str | None = None,
-    captured_tokens_max: int | None = None,
+    max_captured: int | None = None,
+    is_async: bool = False,
     engine: str = "vllm",
     factors: Factors = FACTORS,
 ) -> LatencyProfile:
     """Seconds of prefill, draft and verify for a model on a GPU, from datasheet figures.
 
     `method` is the name of a drafter or `none`, `options` those of the drafter. `weight_dtype` None: as the checkpoint
-    stores it. `draft_tp` and `draft_kv_dtype` None: as the target. `captured_tokens_max` None: vLLM's default ceiling
-    for the GPU. `engine` decides what the drafter does in steps that draft nothing.
+    stores it. `draft_tp` and `draft_kv_dtype` None: as the target. `engine` decides which steps have captured graphs
+    (up to `max_captured`; None: its default for the GPU), how many tokens a pass takes, and what the drafter does in
+    steps that draft nothing. `is_async`: host work runs beside the device's.
 
     Raises:
         CatalogueError: when `tp` does not divide the heads of a model.
@@ -68,6 +71,7 @@ def analytic_profile(
         raise ProfileError(f"method '{method}' is unknown{nearest(method, known)}; one of {', '.join(known)}")
     if drafter is not None and drafter.runs_model and draft is None:
         raise ProfileError(f"method '{method}' needs a drafter for {target.name}; give one with --draft")
+    serving = ENGINES[engine]
     cost = _pass_cost(target, gpu, tp, weight_dtype, kv_dtype, factors)
     older = gpu_family(gpu) == "nvidia-older"
     unsplit = factors.unsplit_blocks / max(1, target.num_kv_heads // tp) if older and not target.is_mla else 0.0
@@ -75,16 +79,22 @@ def analytic_profile(
     weights = dense if experts == dense or not target.moe_layers else f"{dense}, experts {experts}"
     covers = {"target": target.name, "gpu": gpu.name, "tp": str(tp), "weight_dtype": weights, "kv_dtype": kv_dtype,
               "method": method, "attention_backend": "FlashAttention 2" if older else "splits the cache at any width",
-              "engine": "vLLM with default graphs and one server process"}  # fmt: skip
-    ceiling = captured_tokens_default(gpu) if captured_tokens_max is None else captured_tokens_max
+              "engine": f"{serving.title} with default graphs and one server process"}  # fmt: skip
+    graphs = serving.graphs(gpu, tp, speculating=drafter is not None, largest=max_captured)
+    # vLLM schedules ahead only where drafts do not come from a search on the host.
+    hides = is_async and not (drafter is not None and drafter.looks_up)
     profile = LatencyProfile(
         name=f"analytic {target.name} {weights} {gpu.name} tp{tp} {method}",
         kind="analytic",
         target=cost,
         host_s=factors.host_s,
         host_request_s=factors.host_request_s,
+        host_overlaps=hides,
         verify_unsplit_requests=unsplit,
-        captured_tokens_max=ceiling,
+        captured_tokens_max=graphs.tokens_max,
+        captured_requests=graphs.requests,
+        captured_exactly=graphs.exactly,
+        pass_tokens_max=serving.pass_tokens,
         uncaptured_s=target.num_layers * factors.uncaptured_layer_s,
         mixed_s=target.num_layers * factors.mixed_layer_s,
         relative_error=factors.relative_error,

@@ -16,8 +16,9 @@ from specsim.checks import positive as _positive
 from specsim.checks import whole as _whole
 from specsim.disciplines import VLLM, Discipline
 from specsim.drafters import Drafter, drafter
-from specsim.errors import ScenarioError
+from specsim.errors import ScenarioError, nearest
 from specsim.policies.spec import PolicySpec
+from specsim.serving import ENGINES, Serving
 from specsim.trees import verified_tokens
 
 __all__ = [
@@ -51,9 +52,19 @@ class Deployment:
     kv_dtype: str = "bf16"
     """Number format of the KV cache: bf16, fp16, fp8 or int8."""
     engine: str = "vllm"
-    """Engine whose scheduling and defaults are followed; vllm is the only one."""
-    engine_version: str = "0.33.0"
-    """Version of the engine for which flags are written."""
+    """Engine whose scheduling and defaults are followed: vllm, sglang, trtllm, llamacpp, or static batching."""
+    engine_version: str | None = None
+    """Version of the engine, which decides some costs and for which flags are written; None: the one that was read."""
+    capacity_policy: str | None = None
+    """Of trtllm: guaranteed_no_evict or max_utilization; None: the first."""
+    chunked_prefill: bool | None = None
+    """Whether prompts may be computed in chunks; None: the engine's default."""
+    async_scheduling: bool = False
+    """Of vllm: the next step is scheduled while this one runs, so that a finished request is in one step more."""
+    asked_output_tokens: int | None = None
+    """max_tokens that clients ask for where it is more than what they get; None: just that."""
+    max_captured: int | None = None
+    """Largest captured graph, in tokens for vllm, in requests for sglang and trtllm; None: the engine's default."""
     gpu_memory_utilization: float = 0.9
     """Share of the GPU's memory that the engine may take, in (0, 1]."""
     max_num_seqs: int | None = None
@@ -62,28 +73,72 @@ class Deployment:
     """Token budget of one step, prefills and drafts included; None: the engine's default for the GPU."""
     max_model_len: int | None = None
     """Longest prompt plus output, in tokens; None: the model's own, if the cache holds it."""
-    block_size_tokens: int = 16
-    """Tokens that one block of the KV cache holds."""
-    enable_prefix_caching: bool = True
-    """Whether prompts share cached prefixes, where the trace has prefix hashes."""
+    block_size_tokens: int | None = None
+    """Tokens that one block of the KV cache holds; None: the engine's default."""
+    enable_prefix_caching: bool | None = None
+    """Whether prompts share cached prefixes, where the trace has prefix hashes; None: where the engine can."""
 
     def __post_init__(self) -> None:
-        for name, high in (("tp", 1024), ("replicas", 4096), ("block_size_tokens", 4096)):
+        for name, high in (("tp", 1024), ("replicas", 4096)):
             _whole(f"deployment.{name}", getattr(self, name), 1, high)
-        for name, high in (("max_num_seqs", 65536), ("max_num_batched_tokens", 2**24), ("max_model_len", 2**31)):
+        for name, high in (
+            ("max_num_seqs", 65536),
+            ("max_num_batched_tokens", 2**24),
+            ("max_model_len", 2**31),
+            ("block_size_tokens", 4096),
+            ("asked_output_tokens", 2**31),
+            ("max_captured", 65536),
+        ):
             if getattr(self, name) is not None:
                 _whole(f"deployment.{name}", getattr(self, name), 1, high)
-        if self.engine != "vllm":
-            raise ScenarioError(f"deployment.engine '{self.engine}' is not modelled; the only one is vllm")
-        if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){1,2}[a-z0-9.+-]{0,20}", self.engine_version):
-            raise ScenarioError(
-                f"deployment.engine_version {self.engine_version!r} is not a version such as 0.33.0; correct it"
-            )
+        self._check_engine()
         _positive("deployment.gpu_memory_utilization", self.gpu_memory_utilization)
         if self.gpu_memory_utilization > 1:
             raise ScenarioError(f"deployment.gpu_memory_utilization must be <= 1, got {self.gpu_memory_utilization!r}")
         if self.router not in ("round_robin", "least_outstanding"):
             raise ScenarioError(f"deployment.router '{self.router}' is not round_robin or least_outstanding")
+
+    def _check_engine(self) -> None:
+        """Refuse what the engine does not have."""
+        if self.engine not in ENGINES:
+            raise ScenarioError(
+                f"deployment.engine '{self.engine}' is not modelled{nearest(self.engine, ENGINES)}; one of "
+                f"{', '.join(ENGINES)}"
+            )
+        version = self.engine_version
+        if version is not None and not re.fullmatch(r"b?[0-9]{1,6}(\.[0-9]{1,4}){0,2}[a-z0-9.+-]{0,20}", version):
+            raise ScenarioError(f"deployment.engine_version {version!r} is not a version such as 0.33.0; correct it")
+        policies = self.serving.capacity_policies
+        if self.capacity_policy is not None and self.capacity_policy not in policies:
+            raise ScenarioError(
+                f"deployment.capacity_policy '{self.capacity_policy}' is not one of {', '.join(policies)}"
+                if policies
+                else f"deployment.capacity_policy is for trtllm; {self.engine} has none, leave it out"
+            )
+        for name in ("chunked_prefill", "async_scheduling", "enable_prefix_caching"):
+            value = getattr(self, name)
+            if not (isinstance(value, bool) or (value is None and name != "async_scheduling")):
+                raise ScenarioError(f"deployment.{name} must be true or false, got {value!r}")
+        if self.async_scheduling and self.engine != "vllm":
+            raise ScenarioError(
+                f"deployment.async_scheduling is a choice of vllm; {self.engine} runs as it always does"
+            )
+        if self.chunked_prefill and self.serving.discipline.order == "batch":
+            raise ScenarioError("deployment.chunked_prefill makes no sense with static batching; leave it out")
+        if self.enable_prefix_caching and not self.serving.discipline.prefix_caching:
+            raise ScenarioError(f"deployment.enable_prefix_caching is not modelled for {self.engine}; leave it out")
+        if self.max_captured is not None and self.engine in ("llamacpp", "static"):
+            raise ScenarioError(f"deployment.max_captured: no graphs are modelled for {self.engine}; leave it out")
+
+    @property
+    def serving(self) -> Serving:
+        """Facts of the engine."""
+        return ENGINES[self.engine]
+
+    @property
+    def version(self) -> str:
+        """The engine's version, as given or as read."""
+        return self.serving.version if self.engine_version is None else self.engine_version
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from specsim.shapes import Gpu
 
-__all__ = ["FACTORS", "Factors", "GpuFamily", "captured_tokens_default", "factor_sources", "factors_for", "gpu_family"]
+__all__ = ["FACTORS", "Factors", "GpuFamily", "factor_sources", "factors_for", "gpu_family"]
 
 GpuFamily = Literal["nvidia-datacentre", "nvidia-older", "amd"]
 
@@ -30,11 +30,6 @@ def gpu_family(gpu: Gpu) -> GpuFamily:
     if first.startswith("MI") and first[2:3].isdigit():
         return "amd"
     return "nvidia-datacentre" if first in _SPLITTING else "nvidia-older"
-
-
-def captured_tokens_default(gpu: Gpu) -> int:
-    """vLLM's ceiling of captured token counts: 1024 on data-centre Blackwell, else 512 (vLLM 0.33.0 sources)."""
-    return 1024 if _first_word(gpu) in _BLACKWELL else 512
 
 
 def _first_word(gpu: Gpu) -> str:

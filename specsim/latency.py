@@ -3,7 +3,7 @@
 Models: one target pass over decoding and prefilling tokens together, weights read once, expert coverage, attention
 over cached tokens, graph padding and the slower mode beyond the captured sizes, then the drafter's passes for the
 next round in the same step (`specsim.draft_passes`), as vLLM V1 runs them. Drafts that form a tree are verified whole.
-Leaves out: overlap of drafting with scheduling, tree attention slower than causal attention of the same width, jitter.
+Leaves out: overlap of drafting with anything, tree attention slower than causal attention of the same width, jitter.
 Numbers: a LatencyProfile; nothing is hard-coded here.
 """
 
@@ -80,7 +80,8 @@ class StepCost:
         self._syncs = profile.draft is not None and profile.at_zero_drafts == "synced"
         self._decode: dict[_Key, tuple[float, float, float]] = {}
         self._mixed: dict[_Key, tuple[float, float, float]] = {}
-        self._padded = _padding(profile.captured_tokens_max)
+        self._padded = _padding(profile)
+        self._overlaps = profile.host_overlaps
 
     @property
     def window_tokens(self) -> int:
@@ -100,7 +101,12 @@ class StepCost:
         if terms is None:
             terms = self._decode_terms(key)
         seconds = terms[0] + work.kv_tokens * terms[1] + work.windowed_kv_tokens * terms[2]
-        return seconds + self.profile.switch_s if work.switches else seconds
+        if work.switches:
+            seconds += self.profile.switch_s
+        return max(seconds, self._host_s(work.decode_requests)) if self._overlaps else seconds
+
+    def _host_s(self, decode: int) -> float:
+        return self.profile.host_s + decode * self.profile.host_request_s
 
     def parts(self, work: StepWork) -> dict[str, float]:
         """The same seconds by cause, in the order in which they occur; their sum is `step_s`.
@@ -113,10 +119,14 @@ class StepCost:
         graph      padding to captured sizes, what steps outside a full graph pay, and going over to another k
         draft      the drafter's passes for the next round
         lookup     search of text on the host
-        host       scheduling and sampling
+        host       scheduling and sampling, as far as it is not hidden behind the rest
         speculation  host and rejection sampling because of speculation
         """
-        return self._parts(work, work.draft_tokens, self.drafts_verified(work))
+        parts = self._parts(work, work.draft_tokens, self.drafts_verified(work))
+        if self._overlaps:
+            host = parts.pop("host")
+            parts["host"] = max(0.0, host - math.fsum(parts.values()))
+        return parts
 
     def drafts_verified(self, work: StepWork) -> int:
         """Drafts that the target computes in the step: of trees, all of their nodes."""
@@ -130,13 +140,7 @@ class StepCost:
         rows = decode + drafts + work.prefill_rows
         width, unsplit = self._width(decode, drafts)
         full, windowed = target.kv_rates(width, unsplit, read_once=p.verify_reads_kv_once)
-        padded, graph = tokens, 0.0
-        if work.prefill_tokens:
-            graph = p.mixed_s
-        elif p.captured_tokens_max and tokens > p.captured_tokens_max:
-            graph = p.uncaptured_s
-        elif p.captured_tokens_max and (not drafts or drafts % decode):
-            padded = self._padded[tokens]
+        padded, graph = (tokens, p.mixed_s) if work.prefill_tokens else self._graph(decode, drafts)
         alike = target.alike(decode, drafts)
         matrix = self._target_matrix_s(tokens, drafts, alike)
         # rows of padding touch no experts of their own
@@ -145,8 +149,9 @@ class StepCost:
             - matrix
             + (p.switch_s if work.switches else 0.0)
         )
-        memory = (target.memory_s(tokens, alike) if tokens else 0.0) + (c.head_weights_s if rows else 0.0)
-        fixed = c.fixed_s if tokens else 0.0
+        passes = self._passes(tokens)
+        memory = math.fsum(target.memory_s(part, alike) for part in passes) + (c.head_weights_s if rows else 0.0)
+        fixed = c.fixed_s * len(passes)
         collectives = (tokens - p.verify_skip_share * drafts) * c.collective_token_s
         lookup, spoken = self._speculation_s(decode, drafts, work.next_num_spec_tokens, work.machinery)
         return {
@@ -158,11 +163,35 @@ class StepCost:
             "graph": graph,
             "draft": self._draft_s(work, path),
             "lookup": lookup,
-            "host": p.host_s + decode * p.host_request_s,
+            "host": self._host_s(decode),
             "speculation": spoken,
         }
 
+    def _graph(self, decode: int, drafts: int) -> tuple[int, float]:
+        """(tokens to which a pure decode step is padded, extra seconds where no captured graph holds it)."""
+        p, tokens = self.profile, decode + drafts
+        if p.captured_requests:
+            size = self._padded[decode] if decode < len(self._padded) else 0
+            # every request of the graph is as wide as those of the step are in the mean
+            return (-(-tokens * size // decode), 0.0) if size else (tokens, p.uncaptured_s if decode else 0.0)
+        if not p.captured_tokens_max:
+            return tokens, 0.0
+        if tokens > p.captured_tokens_max:
+            return tokens, p.uncaptured_s
+        return (self._padded[tokens] if not drafts or drafts % decode else tokens), 0.0
+
+    def _passes(self, tokens: int) -> list[int]:
+        """Tokens of each target pass of a step."""
+        most = self.profile.pass_tokens_max
+        if not most or tokens <= most:
+            return [tokens] if tokens else []
+        full, rest = divmod(tokens, most)
+        return [most] * full + ([rest] if rest else [])
+
     def _target_matrix_s(self, tokens: int, drafts: int, alike: float) -> float:
+        most = self.profile.pass_tokens_max
+        if most and tokens > most:
+            return math.fsum(self._target.matrix(part, alike) for part in self._passes(tokens))
         skip = self.profile.verify_skip_share
         if skip and drafts:
             return self._target.matrix_partly(tokens, tokens - skip * drafts, alike)
@@ -185,7 +214,9 @@ class StepCost:
             seconds += self.profile.mixed_s
         if draft is not None and self._runs_drafter(k, work.machinery):
             seconds += draft.matrix_s(work, path, k) + draft.prompt_s(work, k)
-        return seconds + self.profile.switch_s if work.switches else seconds
+        if work.switches:
+            seconds += self.profile.switch_s
+        return max(seconds, self._host_s(decode)) if self._overlaps else seconds
 
     def _runs_drafter(self, num_spec_tokens: int, machinery: bool) -> bool:
         return num_spec_tokens > 0 or (machinery and self._syncs)
@@ -218,7 +249,8 @@ class StepCost:
                 if self.trees and drafts:  # requests that draft have all levels
                     verified = round(drafts * self._nodes[num_spec_tokens] / num_spec_tokens)
                 terms = self._terms((batch, drafts, verified, num_spec_tokens, loaded))
-                seconds += weight * (terms[0] + kv * terms[1] + windowed * terms[2])
+                step = terms[0] + kv * terms[1] + windowed * terms[2]
+                seconds += weight * (max(step, self._host_s(batch)) if self._overlaps else step)
         return seconds
 
     def _terms(self, key: _Key) -> tuple[float, float, float]:
@@ -228,7 +260,10 @@ class StepCost:
         """(seconds without cache, per cached token, per windowed cached token) of a pure decode step."""
         decode, path, drafts, next_k, machinery = key
         work = StepWork(decode_requests=decode, next_num_spec_tokens=next_k, machinery=machinery)
-        base = math.fsum(self._parts(work, path, drafts).values())
+        parts = self._parts(work, path, drafts)
+        if self._overlaps:
+            del parts["host"]
+        base = math.fsum(parts.values())
         width, unsplit = self._width(decode, drafts)
         full, windowed = self._target.kv_rates(width, unsplit, read_once=self.profile.verify_reads_kv_once)
         if self._draft is not None and self._runs_drafter(next_k, machinery):
@@ -243,7 +278,7 @@ class StepCost:
         """As `_decode_terms`, without matrix work, which depends on the prompt tokens too."""
         _, full, windowed = self._terms(key)
         decode, _, drafts, next_k, machinery = key
-        host = self.profile.host_s + decode * self.profile.host_request_s
+        host = 0.0 if self._overlaps else self._host_s(decode)
         base = math.fsum((host, *self._speculation_s(decode, drafts, next_k, machinery)))
         if len(self._mixed) >= _MEMO_LIMIT:
             self._mixed.clear()
@@ -282,12 +317,18 @@ class StepCost:
         return seconds + draft.matrix_s(work, path, k) + draft.prompt_s(work, k)
 
 
-def _padding(largest: int) -> list[int]:
-    """Token count -> captured size that it is padded to, 0..largest."""
-    padded = [0] * (largest + 1)
+def _padding(profile: LatencyProfile) -> list[int]:
+    """Count of tokens (of requests, where graphs are captured by those) -> captured size that it is padded to, 0: none.
+
+    Beyond vLLM's sizes, but within the largest captured count, a count is not padded.
+    """
+    by_requests = profile.captured_requests
+    sizes = by_requests or captured_sizes(profile.captured_tokens_max)
+    padded = [0] * ((by_requests[-1] if by_requests else profile.captured_tokens_max) + 1)
     low = 1
-    for size in captured_sizes(largest):
-        padded[low : size + 1] = [size] * (size + 1 - low)
+    for size in sizes:
+        first = size if profile.captured_exactly else low
+        padded[first : size + 1] = [size] * (size + 1 - first)
         low = size + 1
-    padded[low:] = range(low, largest + 1)
+    padded[low:] = range(low, len(padded))
     return padded

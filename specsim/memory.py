@@ -22,10 +22,9 @@ from specsim.errors import CapacityError
 from specsim.shapes import WEIGHT_BITS, Gpu, ModelShape
 from specsim.trees import Tree
 
-__all__ = ["DraftMemory", "MemoryPlan", "plan_memory", "replica_limits", "reserve_bytes", "server_defaults",
-           "tree_limits", "weight_bytes_per_gpu"]  # fmt: skip
+__all__ = ["DraftMemory", "MemoryPlan", "plan_memory", "replica_limits", "reserve_bytes", "tree_limits",
+            "weight_bytes_per_gpu"]  # fmt: skip
 
-_GIB = 2.0**30
 _CONTEXT_BYTES = 0.5e9  # CUDA or ROCm context with cuBLAS workspaces: about 0.5 GB on current drivers
 _COLLECTIVE_BYTES = 0.3e9  # buffers of NCCL or RCCL and of the custom all-reduce
 
@@ -65,16 +64,6 @@ class MemoryPlan:
         tokens = context_tokens + 1 + 2 * num_spec_tokens
         blocks = math.ceil(tokens / self.block_size_tokens) + self.fixed_blocks_per_request
         return self.num_kv_blocks // blocks
-
-
-def server_defaults(gpu: Gpu) -> tuple[int, int]:
-    """(max_num_batched_tokens, max_num_seqs) of the vLLM 0.33 server by GPU memory (vLLM 0.33.0 sources)."""
-    gib = gpu.memory_bytes / _GIB
-    if gib >= 160:
-        return 16384, 1024
-    if gib >= 70 and "A100" not in gpu.name.upper():
-        return 8192, 1024
-    return 2048, 256
 
 
 def weight_bytes_per_gpu(shape: ModelShape, tp: int, weight_dtype: str | None) -> float:
@@ -186,19 +175,55 @@ def replica_limits(
         CapacityError: as `plan_memory`.
     """
     plan = plan_memory(target, gpu, deployment, draft=draft, method=method, kept=kept)
-    batched_tokens, sequences = server_defaults(gpu)
-    ahead = PerDraft() if method == "none" else drafter(method).lookahead
+    serving, tp = deployment.serving, deployment.tp
+    found = None if method == "none" else drafter(method)
+    ahead = PerDraft() if found is None else found.lookahead
+    sequences = deployment.max_num_seqs or serving.seats(
+        gpu,
+        tp,
+        speculating=found is not None,
+        kv_tokens=plan.kv_capacity_tokens,
+        context_tokens=target.max_position_tokens,
+    )
+    # vLLM schedules ahead only where drafts do not come from a search on the host.
+    is_late = deployment.async_scheduling and not (found is not None and found.looks_up)
+    rules = serving.rules(
+        capacity_policy=deployment.capacity_policy,
+        chunked_prefill=deployment.chunked_prefill,
+        extra_step=is_late if deployment.engine == "vllm" else None,
+    )
+    length = plan.max_model_len
+    if rules.reserve == "slot":
+        length = min(length, _slot_tokens(plan, sequences, deployment))
     return ReplicaLimits(
         num_kv_blocks=plan.num_kv_blocks,
         block_size_tokens=plan.block_size_tokens,
-        max_num_seqs=deployment.max_num_seqs or sequences,
-        max_num_batched_tokens=deployment.max_num_batched_tokens or batched_tokens,
-        max_model_len=plan.max_model_len,
+        max_num_seqs=sequences,
+        max_num_batched_tokens=deployment.max_num_batched_tokens or serving.sizes(gpu, tp).max_num_batched_tokens,
+        max_model_len=length,
         fixed_blocks_per_request=plan.fixed_blocks_per_request,
         lookahead_drafts=ahead.each > 0,
         lookahead_extra_tokens=ahead.fixed,
-        enable_prefix_caching=deployment.enable_prefix_caching,
+        enable_prefix_caching=deployment.enable_prefix_caching is not False and rules.prefix_caching,
+        discipline=rules,
+        asked_output_tokens=deployment.asked_output_tokens or 0,
     )
+
+
+def _slot_tokens(plan: MemoryPlan, slots: int, deployment: Deployment) -> int:
+    """Context of each of so many equal slots.
+
+    Raises:
+        CapacityError: when it is less than was asked for, or nothing.
+    """
+    each = (plan.num_kv_blocks // slots - plan.fixed_blocks_per_request) * plan.block_size_tokens
+    asked = deployment.max_model_len or 1
+    if each < asked:
+        raise CapacityError(
+            f"{slots} slots of {asked} tokens do not fit the cache of {plan.kv_capacity_tokens} tokens, which holds "
+            f"{max(each, 0)} each; lower max_num_seqs (-np) or max_model_len"
+        )
+    return each
 
 
 def tree_limits(limits: ReplicaLimits, trees: Sequence[Tree]) -> ReplicaLimits:
@@ -212,22 +237,23 @@ def tree_limits(limits: ReplicaLimits, trees: Sequence[Tree]) -> ReplicaLimits:
         return limits
     nodes = tuple(tree.nodes for tree in trees)
     budget = limits.max_num_batched_tokens
-    if 1 + nodes[-1] > budget:
+    is_free = limits.discipline.decode_budget == "none"
+    if 1 + nodes[-1] > budget and not is_free:
         raise CapacityError(
             f"{nodes[-1]} drafts a round do not fit max_num_batched_tokens {budget}; raise it or verify fewer drafts"
         )
     wider = max(tree.nodes - tree.depth for tree in trees)
     return dataclasses.replace(
         limits,
-        max_num_seqs=min(limits.max_num_seqs, budget // (1 + nodes[-1])),
+        max_num_seqs=limits.max_num_seqs if is_free else min(limits.max_num_seqs, budget // (1 + nodes[-1])),
         fixed_blocks_per_request=limits.fixed_blocks_per_request + math.ceil(wider / limits.block_size_tokens),
         tree_nodes=(0, *nodes),
     )
 
 
 def _plan(target: ModelShape, gpu: Gpu, deployment: Deployment, loaded: _Loaded) -> MemoryPlan:
-    tp, size = deployment.tp, deployment.block_size_tokens
-    batched_tokens, sequences = server_defaults(gpu)
+    tp, size = deployment.tp, deployment.block_size_tokens or deployment.serving.block_size_tokens
+    sizes = deployment.serving.sizes(gpu, tp)
     draft = loaded.shape
     per_token, windowed = _cache(target, tp, deployment.kv_dtype, size)
     draft_per_token = 0.0
@@ -243,7 +269,10 @@ def _plan(target: ModelShape, gpu: Gpu, deployment: Deployment, loaded: _Loaded)
         weight_bytes=weight_bytes_per_gpu(target, tp, deployment.weight_dtype),
         draft_weight_bytes=0.0 if draft is None else _draft_bytes(draft, tp, loaded),
         reserve_bytes=reserve_bytes(
-            target, tp, deployment.max_num_batched_tokens or batched_tokens, deployment.max_num_seqs or sequences
+            target,
+            tp,
+            deployment.max_num_batched_tokens or sizes.max_num_batched_tokens,
+            deployment.max_num_seqs or sizes.max_num_seqs,
         ),
         kv_bytes_per_token=per_token,
         draft_kv_bytes_per_token=draft_per_token,
@@ -258,7 +287,7 @@ def _plan(target: ModelShape, gpu: Gpu, deployment: Deployment, loaded: _Loaded)
     notes = []
     if holds < plan.max_model_len:
         notes.append(f"max_model_len cut from {plan.max_model_len} to {max(0, holds)}, what the cache holds for one "
-                     f"sequence; vLLM would refuse to start without --max-model-len.")  # fmt: skip
+                     f"sequence; an engine may refuse to start without its flag for that.")  # fmt: skip
     return dataclasses.replace(
         plan, num_kv_blocks=blocks, max_model_len=max(0, min(plan.max_model_len, holds)), notes=tuple(notes)
     )

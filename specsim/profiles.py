@@ -131,9 +131,17 @@ class LatencyProfile:
     """Requests that fill the GPU when the attention kernel does not split the cache of a request with several
     queries (FlashAttention 2); below it verify reads the cache slower in proportion. 0: the kernel splits."""
     captured_tokens_max: int = 0
-    """Largest token count with a captured graph; 0 means that everything is captured without padding."""
+    """Largest token count with a captured graph; 0, and no `captured_requests`: everything is captured, unpadded."""
+    captured_requests: tuple[int, ...] = ()
+    """Numbers of decoding requests with a captured graph, rising, for engines that capture by requests."""
+    captured_exactly: bool = False
+    """Whether a step must have one of those numbers, instead of being padded to the next."""
     uncaptured_s: float = 0.0
-    """Extra seconds of a step that is larger than any captured graph."""
+    """Extra seconds of a pure decode step that no captured graph holds."""
+    pass_tokens_max: int = 0
+    """Most tokens of one target pass; a larger step takes several, each reading the weights. 0: any."""
+    host_overlaps: bool = False
+    """Whether `host_s` and `host_request_s` run beside the rest of the step, so that only what is longer shows."""
     mixed_s: float = 0.0
     """Extra seconds of a step that holds a prefill chunk (piecewise instead of full graph)."""
     relative_error: float = 0.0
@@ -162,10 +170,18 @@ class LatencyProfile:
                                f"{'missing' if self.draft is None else 'given'}")  # fmt: skip
         for name in ("host_s", "host_request_s", "speculation_host_s", "loaded_host_s", "loaded_request_s",
                      "lookup_request_s", "switch_s", "verify_unsplit_requests", "captured_tokens_max", "uncaptured_s",
-                     "mixed_s", "relative_error"):  # fmt: skip
+                     "mixed_s", "relative_error", "pass_tokens_max"):  # fmt: skip
             value = getattr(self, name)
             if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
                 raise ProfileError(f"profile {self.name}: {name} must be finite and >= 0, got {value!r}")
+        sizes = self.captured_requests
+        whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in sizes)
+        if not whole or list(sizes) != sorted(set(sizes)):
+            raise ProfileError(
+                f"profile {self.name}: captured_requests must be rising whole numbers, got {list(sizes)}"
+            )
+        if sizes and self.captured_tokens_max:
+            raise ProfileError(f"profile {self.name}: graphs are captured by tokens or by requests; leave one out")
         for name in ("draft_catch_up_share", "verify_skip_share"):
             value = getattr(self, name)
             if not (isinstance(value, int | float) and 0 <= value <= 1):
@@ -193,6 +209,7 @@ class LatencyProfile:
             if values.get(key) is not None:
                 values[key] = PassCost(**_checked_keys(PassCost, values[key], f"{place}: {key}"))
         values["notes"] = tuple(values.get("notes", ()))
+        values["captured_requests"] = tuple(values.get("captured_requests", ()))
         try:
             return cls(**values)
         except TypeError as error:

@@ -90,7 +90,8 @@ class RunTotals:
     busy_s: float = 0.0
     """Sum of step times."""
     batch_time: float = 0.0
-    """Integral of running requests over busy time (requests x seconds)."""
+    """Integral of running requests over busy time (requests x seconds); those that stall behind the prompts of others,
+    where an engine computes prompts apart, run too."""
     kv_block_time: float = 0.0
     """Integral of used KV blocks over busy time (blocks x seconds)."""
     peak_batch: int = 0

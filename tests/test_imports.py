@@ -20,7 +20,7 @@ LEVELS: dict[str, int] = {
     **dict.fromkeys(
         (
             "specsim.config", "specsim.disciplines", "specsim.drafters", "specsim.policies", "specsim.profiles",
-            "specsim.records", "specsim.rng", "specsim.shapes", "specsim.traces", "specsim.trees",
+            "specsim.records", "specsim.rng", "specsim.serving", "specsim.shapes", "specsim.traces", "specsim.trees",
         ),
         1,
     ),

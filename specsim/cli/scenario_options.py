@@ -38,8 +38,20 @@ _DEPLOYMENT: tuple[tuple[str, str, Any], ...] = (
     ("weight_dtype", "weight_dtype", click.option(
         "--weight-dtype", "--dtype", metavar="DTYPE", help="bf16, fp8, int4, ...; default: as the checkpoint has it.")),
     ("kv_dtype", "kv_dtype", click.option("--kv-dtype", metavar="DTYPE", help="Of the KV cache: bf16, fp8, ...")),
+    ("engine", "engine", click.option(
+        "--engine", metavar="NAME", help="vllm (default), sglang, trtllm, llamacpp, or static batching.")),
     ("engine_version", "engine_version", click.option(
-        "--engine-version", metavar="X.Y.Z", help="vLLM version for which flags are written.")),
+        "--engine-version", metavar="X.Y.Z", help="Version of the engine; default: the one that was read.")),
+    ("capacity_policy", "capacity_policy", click.option(
+        "--capacity-policy", metavar="NAME", help="Of trtllm: guaranteed_no_evict (default) or max_utilization.")),
+    ("chunked_prefill", "chunked_prefill", click.option(
+        "--chunked-prefill/--no-chunked-prefill", default=None, help="Prompts in chunks; default: as the engine.")),
+    ("async_scheduling", "async_scheduling", click.option(
+        "--async-scheduling/--no-async-scheduling", default=None, help="Of vllm: schedule a step ahead; default off.")),
+    ("asked_output_tokens", "asked_output_tokens", click.option(
+        "--asked-output-tokens", type=int, metavar="N", help="max_tokens that clients ask for, where they get less.")),
+    ("max_captured", "max_captured", click.option(
+        "--max-captured", type=int, metavar="N", help="Largest captured graph: tokens (vllm) or requests.")),
     ("gpu_memory_utilization", "gpu_memory_utilization", click.option(
         "--gpu-memory-utilization", type=float, metavar="SHARE", help="As in vLLM; default 0.9.")),
     ("max_num_seqs", "max_num_seqs", click.option(
@@ -49,7 +61,7 @@ _DEPLOYMENT: tuple[tuple[str, str, Any], ...] = (
     ("max_model_len", "max_model_len", click.option(
         "--max-model-len", type=int, metavar="N", help="Longest sequence; default: the model's, if it fits.")),
     ("block_size", "block_size_tokens", click.option(
-        "--block-size", type=int, metavar="N", help="Tokens of a KV block; default 16.")),
+        "--block-size", type=int, metavar="N", help="Tokens of a KV block; default: the engine's.")),
     ("prefix_caching", "enable_prefix_caching", click.option(
         "--prefix-caching/--no-prefix-caching", default=None, help="Whether prompts share cached prefixes.")),
 )  # fmt: skip

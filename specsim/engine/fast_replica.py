@@ -172,7 +172,7 @@ class FastReplica(FastQueues):
         if measured:
             recorder.step(
                 now_s - self._began_s,
-                self._size,
+                self._size + self._batch.count if self._prompts_only else self._size,
                 used_blocks,
                 peek.served,
                 peek.draft_rounds,

@@ -66,7 +66,7 @@ class PlainReplica:
         self._plan = StepPlan()
         self._next_k = -1
         """Drafts that the step proposes for the next round; -1 before the first step."""
-        self._rounds = self._drafted = 0
+        self._rounds = self._drafted = self._stalled = 0
         self._began_s = 0.0
         self._spoils = machinery and cost.profile.at_zero_drafts == "stale"
         self._stale: set[int] = set()
@@ -127,8 +127,8 @@ class PlainReplica:
         for request in plan.leaving:
             self._add_decode(request, request.num_computed_tokens, request.num_draft_tokens)
         k = self._next_k
-        others_wait = plan.prompts_only and any(request.is_decoding for request in self.scheduler.running)
-        if not others_wait:  # else their drafts are made already, and the whole batch goes on with the same k
+        self._stalled = sum(r.is_decoding for r in self.scheduler.running) if plan.prompts_only else 0
+        if not self._stalled:  # else their drafts are made already, and the whole batch goes on with the same k
             k = self.policy.next_k(len(plan.scheduled), decoding_kv, self._rounds)
         work.switches = 0 <= self._next_k != k
         self._next_k = k
@@ -198,7 +198,7 @@ class PlainReplica:
         if measured:
             self.recorder.step(
                 now_s - self._began_s,
-                batch=len(self._plan.scheduled),
+                batch=len(self._plan.scheduled) + self._stalled,
                 used_blocks=used_blocks,
                 rounds=self._rounds,
                 draft_rounds=draft_rounds,

@@ -12,7 +12,7 @@ from typing import Any
 
 from specsim.planner.compare import interval
 from specsim.planner.concurrency import CrossoverSettings, Point, run_point
-from specsim.planner.plan import NOT_MODELLED
+from specsim.planner.plan import not_modelled
 from specsim.planner.question import Question
 from specsim.planner.surface import surface_error
 from specsim.planner.turns import Turn, find_turns, surface_batch
@@ -44,9 +44,9 @@ def run_crossover(
     error = surface_error(question)
     last = stops[-1] if stops else None
     surface = surface_batch(question, settings)
-    not_modelled = [text for text in NOT_MODELLED if not text.startswith(_ARRIVALS)]
+    left_out = [text for text in not_modelled(question.deployment) if not text.startswith(_ARRIVALS)]
     if question.on.trees:
-        not_modelled.append("tree attention that is slower than causal attention of the same width")
+        left_out.append("tree attention that is slower than causal attention of the same width")
     return {
         "schema_version": SCHEMA_VERSION,
         "points": [_point(point, error) for point in points],
@@ -82,7 +82,7 @@ def run_crossover(
         },
         "warnings": _warnings(question, settings, points),
         "assumed": list(question.assumed),
-        "not_modelled": not_modelled,
+        "not_modelled": left_out,
     }
 
 

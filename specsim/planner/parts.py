@@ -37,6 +37,7 @@ def deployment_part(question: Question) -> dict[str, Any]:
     on, off = question.on, question.off
     return {
         **asdict(question.deployment),
+        "engine_version": question.deployment.version,
         "speculation": asdict(question.speculation),
         "slo": asdict(question.slo),
         "names": dict(question.names),

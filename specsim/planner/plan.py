@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from specsim.config import PolicySpec
+from specsim.config import Deployment, PolicySpec
 from specsim.planner import surface
 from specsim.planner.compare import (
     AS_GOOD_AS,
@@ -35,7 +35,7 @@ from specsim.stats import paired_ratio
 from specsim.traces.model import Trace
 from specsim.traces.stats import describe
 
-__all__ = ["NOT_MODELLED", "SCHEMA_VERSION", "PlanJob", "prepare", "run_plan"]
+__all__ = ["NOT_MODELLED", "SCHEMA_VERSION", "PlanJob", "not_modelled", "prepare", "run_plan"]
 
 SCHEMA_VERSION = 1
 
@@ -43,8 +43,6 @@ QUEUES_ABOVE = 1.2
 """Gain to the last token over gain per token above which shorter queues explain it, and a warning says so."""
 
 NOT_MODELLED = (
-    "asynchronous scheduling: an engine may run a request one step past its stop token",
-    "first-round padding of one-token requests to 1 + k placeholders",
     "priorities, LoRA, structured output, encoders, beam search, parallel sampling",
     "caching of generated tokens for the next turn of a session (only prompt hashes of the trace are shared)",
     "sessions as a closed loop: a later turn arrives when the trace says, even if the earlier one is late",
@@ -52,6 +50,12 @@ NOT_MODELLED = (
     "clock throttling, noisy neighbours, and other jitter of the device",
     "state-space and linear-attention layers",
 )
+"""Whatever the engine."""
+
+
+def not_modelled(deployment: Deployment) -> list[str]:
+    """What a plan for this deployment leaves out: of its engine, and in general."""
+    return [*deployment.serving.leaves_out, *NOT_MODELLED]
 
 
 def run_plan(
@@ -113,7 +117,7 @@ def answer(job: PlanJob, trace: Trace, points: dict[Key, dict[str, Any]]) -> dic
                 _sentence(w) for w in (*trace.meta.warnings, *statistics.warnings, *_warnings(job, table, chosen.label))
             )
         ),
-        "not_modelled": list(NOT_MODELLED),
+        "not_modelled": not_modelled(question.deployment),
         "notes": [*job.notes, *question.assumed],
     }
     result["recommendation"] = recommendation(job, table, chosen.label, result, at=at)

@@ -17,7 +17,7 @@ from specsim.engine.simulator import simulate
 from specsim.errors import ScenarioError, TraceError
 from specsim.metrics import summarise
 from specsim.planner.compare import SATURATED_BUSY, SATURATED_GROWTH
-from specsim.planner.plan import NOT_MODELLED
+from specsim.planner.plan import not_modelled
 from specsim.planner.points import plain_numbers
 from specsim.planner.question import Question, Side, acceptance_fingerprint
 from specsim.records import RunResult
@@ -137,7 +137,11 @@ class SingleRun:
                 "dropped": dict(trace.meta.dropped),
                 "notes": list(trace.meta.notes),
             },
-            "deployment": {**asdict(question.deployment), "names": dict(question.names)},
+            "deployment": {
+                **asdict(question.deployment),
+                "engine_version": question.deployment.version,
+                "names": dict(question.names),
+            },
             "speculation": asdict(question.speculation),
             "slo": asdict(question.slo),
             "limits": asdict(self.side.limits),
@@ -160,7 +164,7 @@ class SingleRun:
             "metrics": metrics,
             "warnings": self._warnings(metrics),
             "assumed": list(question.assumed),
-            "not_modelled": list(NOT_MODELLED),
+            "not_modelled": not_modelled(question.deployment),
         }
 
     def _warnings(self, metrics: dict[str, Any]) -> list[str]:

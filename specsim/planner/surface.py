@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from specsim.admission import seats
 from specsim.planner.question import Question
 
 __all__ = ["Crossing", "batches_up_to", "best_k_table", "break_even_rows", "crossing", "speedup", "surface_error"]
@@ -77,8 +78,11 @@ def batch_limit(question: Question, context_tokens: float, *, on: bool = True) -
     limits = (question.on if on else question.off).limits
     slots = limits.num_kv_blocks * limits.block_size_tokens
     extra = question.max_k + limits.lookahead_tokens(question.max_k) if on else 1
-    own = context_tokens + extra + limits.fixed_blocks_per_request * limits.block_size_tokens
-    return max(1, min(limits.max_num_seqs, int(slots // own)))
+    own = context_tokens + extra
+    if limits.discipline.reserve == "slot":
+        own = limits.max_model_len
+    own += limits.fixed_blocks_per_request * limits.block_size_tokens
+    return max(1, min(seats(limits, question.max_k if on else 0), int(slots // own)))
 
 
 def crossing(question: Question, context_tokens: int, k: int) -> Crossing:

@@ -330,8 +330,10 @@ def _sensitivity(page: Page, result: Mapping[str, Any]) -> None:
 
 def _config(page: Page, result: Mapping[str, Any]) -> None:
     config = result["config"]
-    page.heading(f"7. Flags for {config['engine']} {config['engine_version']} ({config['policy']})")
-    page.verbatim(config["command"])
+    engine = f"{config['engine']} {config['engine_version']}".strip()
+    page.heading(f"7. Flags for {engine} ({config['policy']})")
+    if config["command"]:
+        page.verbatim(config["command"])
     _files(page, config)
     for other in config["alternatives"]:
         page.line(f"As good at this load, and made for others: {other['policy']}, with")

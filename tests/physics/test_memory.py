@@ -11,7 +11,8 @@ from scenarios.models import default_drafter, load_models, model
 from specsim.analytic import divides
 from specsim.config import Deployment
 from specsim.errors import CapacityError
-from specsim.memory import plan_memory, replica_limits, server_defaults, weight_bytes_per_gpu
+from specsim.memory import plan_memory, replica_limits, weight_bytes_per_gpu
+from specsim.serving import ENGINES
 
 LLAMA = model("llama-3.1-8b")
 H100 = gpu("H100")
@@ -72,7 +73,8 @@ def test_quantised_weights_keep_embedding_and_head_at_16_bits() -> None:
      ("A100", (2048, 256)), ("L4", (2048, 256)), ("L40S", (2048, 256))],
 )  # fmt: skip
 def test_vllm_server_defaults(name: str, expected: tuple[int, int]) -> None:
-    assert server_defaults(gpu(name)) == expected
+    sizes = ENGINES["vllm"].sizes(gpu(name), 1)
+    assert (sizes.max_num_batched_tokens, sizes.max_num_seqs) == expected
 
 
 def test_limits_take_the_users_values_first() -> None:

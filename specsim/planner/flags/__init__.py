@@ -35,6 +35,8 @@ def engine_config(
         ScenarioError: for an engine whose flags are not known.
     """
     name = engine or question.deployment.engine
+    if name == "static":
+        return _nothing(question, policy)
     if name not in ENGINES:
         raise ScenarioError(f"no flags are known for engine '{name}'; there are some for {', '.join(ENGINES)}")
     found = ENGINES[name](question, policy)
@@ -55,4 +57,18 @@ def engine_config(
             }
             for other, flags in ((other, ENGINES[name](question, other)) for other in alternatives)
         ],
+    }
+
+
+def _nothing(question: Question, policy: PolicySpec) -> dict[str, Any]:
+    """Static batching is a baseline, not an engine."""
+    return {
+        "engine": "static",
+        "engine_version": question.deployment.version,
+        "policy": policy.label,
+        "command": "",
+        "speculative_config": None,
+        "files": {},
+        "warnings": ["Static batching is a baseline to compare with: no engine is meant, so there are no flags."],
+        "alternatives": [],
     }

@@ -14,10 +14,11 @@ from specsim.config import PolicySpec
 from specsim.drafters import EngineName
 from specsim.planner.question import Question
 from specsim.policies.registry import kind_of
+from specsim.serving import ENGINES
 
 __all__ = ["Flags", "Writer", "batch_table", "yaml_text"]
 
-TITLES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "llamacpp": "llama.cpp"}
+TITLES = {name: engine.title for name, engine in ENGINES.items()}
 """Names for sentences."""
 
 
@@ -45,7 +46,7 @@ class Writer:
         self.warnings: list[str] = []
         self.files: dict[str, str] = {}
         own = self.deployment.engine == engine
-        self.version = self.deployment.engine_version if own else checked
+        self.version = self.deployment.version if own else checked
         if not self.version.startswith(checked.rpartition(".")[0] or checked):
             self.warn(f"These flags were checked for {self.title} {checked}; {self.version} may name or default some "
                       f"differently.")  # fmt: skip

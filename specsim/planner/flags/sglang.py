@@ -35,9 +35,10 @@ def flags(question: Question, policy: PolicySpec) -> Flags:
         w.add("--kv-cache-dtype", "fp8_e4m3")
     elif deployment.kv_dtype not in ("bf16", "fp16"):
         w.warn(f"The command has no flag for a KV cache in {deployment.kv_dtype}; SGLang would use that of the model.")
-    w.add("--max-running-requests", limits.max_num_seqs, "--cuda-graph-max-bs", limits.max_num_seqs)
+    w.add("--max-running-requests", limits.max_num_seqs)
+    w.add("--cuda-graph-max-bs", deployment.max_captured or limits.max_num_seqs)
     w.add("--chunked-prefill-size", limits.max_num_batched_tokens, "--context-length", limits.max_model_len)
-    if not deployment.enable_prefix_caching:
+    if not limits.enable_prefix_caching:
         w.add("--disable-radix-cache")
     w.warn("Memory is left to SGLang (--mem-fraction-static); the cache of this plan is that of vLLM's rule.")
     return w.done(_speculative(w))

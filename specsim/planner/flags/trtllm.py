@@ -31,10 +31,14 @@ def flags(question: Question, policy: PolicySpec) -> Flags:
     w.add("--max_batch_size", limits.max_num_seqs, "--max_num_tokens", limits.max_num_batched_tokens)
     w.add("--max_seq_len", limits.max_model_len, "--config", _FILE)
     speculative = _speculative(w)
-    cache: dict[str, Any] = {"enable_block_reuse": deployment.enable_prefix_caching}
+    cache: dict[str, Any] = {"enable_block_reuse": limits.enable_prefix_caching}
     if deployment.kv_dtype in ("fp8", "nvfp4"):
         cache["dtype"] = deployment.kv_dtype
     text: dict[str, Any] = {"kv_cache_config": cache}
+    if deployment.chunked_prefill:
+        text["enable_chunked_prefill"] = True
+    if deployment.capacity_policy is not None:
+        text["scheduler_config"] = {"capacity_scheduler_policy": deployment.capacity_policy.upper()}
     if speculative is not None:
         text["speculative_config"] = speculative
     w.files[_FILE] = yaml_text(text)

@@ -37,10 +37,14 @@ def flags(question: Question, policy: PolicySpec) -> Flags:
     w.add("--max-num-seqs", limits.max_num_seqs, "--max-num-batched-tokens", limits.max_num_batched_tokens)
     w.add("--max-model-len", limits.max_model_len)
     w.add("--gpu-memory-utilization", f"{deployment.gpu_memory_utilization:g}")
-    if not deployment.enable_prefix_caching:
+    if not limits.enable_prefix_caching:
         w.add("--no-enable-prefix-caching")
-    if deployment.block_size_tokens != 16:
+    if deployment.block_size_tokens not in (None, 16):
         w.add("--block-size", deployment.block_size_tokens)
+    if deployment.chunked_prefill is False:
+        w.add("--no-enable-chunked-prefill")
+    if deployment.max_captured is not None:
+        w.add("--max-cudagraph-capture-size", deployment.max_captured)
     speculative = _speculative(w)
     if speculative is not None:
         w.add("--speculative-config", json.dumps(speculative, separators=(",", ":")))
