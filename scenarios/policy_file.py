@@ -71,7 +71,10 @@ def _one(value: Any, place: str, which: str) -> PolicySpec:
         chosen = {key: item for key, item in value.items() if key not in own}
         settings = read_record(kind.settings, chosen, f"{place}{which}")
     rest = {key: item for key, item in value.items() if key in own}
-    return read_record(PolicySpec, rest, f"{place}{which}", extra={"settings": settings})
+    found = read_record(PolicySpec, rest, f"{place}{which}", extra={"settings": settings})
+    if "num_spec_tokens" in kind.uses and "num_spec_tokens" not in value:
+        raise ScenarioError(f"{place}{which}.num_spec_tokens is missing; say how many drafts kind '{kind.name}' makes")
+    return found
 
 
 def write_policies(policies: Sequence[PolicySpec]) -> list[str]:
@@ -82,4 +85,7 @@ def write_policies(policies: Sequence[PolicySpec]) -> list[str]:
 
 def _lines(policy: PolicySpec) -> list[str]:
     settings = [] if policy.settings is None else write_record(policy.settings)
-    return [*write_record(policy), *settings]
+    lines = write_record(policy)
+    if not policy.num_spec_tokens and "num_spec_tokens" in KINDS[policy.kind].uses:
+        lines.append("num_spec_tokens = 0")
+    return [*lines, *settings]

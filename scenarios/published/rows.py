@@ -97,6 +97,8 @@ def read_rows(path: Path) -> tuple[PublishedRow, ...]:
         ScenarioError: the file cannot be read, or a row is malformed (see `rows_of`).
     """
     try:
+        if path.exists() and not path.is_file():  # reading a pipe could wait for ever
+            raise ScenarioError(f"{path}: is a folder, a pipe or a device; give a CSV file on the disk")
         if path.is_file() and path.stat().st_size > _MOST_BYTES:
             raise ScenarioError(f"{path}: larger than {_MOST_BYTES >> 20} MiB, which no table of measurements is")
         text = path.read_bytes().decode("utf-8-sig")

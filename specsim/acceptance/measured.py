@@ -69,6 +69,8 @@ def read_measured(path: str | Path, *, drafter: str, task: str | None = None) ->
     runs: list[np.ndarray] = []
     drafts: list[np.ndarray] = []
     tasks: list[str] = []
+    if place.exists() and not place.is_file():  # reading a pipe could wait for ever
+        raise ProfileError(f"{place}: is a folder, a pipe or a device; give a file on the disk")
     try:
         raw = place.read_bytes()
         text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")

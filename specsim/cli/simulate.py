@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["simulate"]
 
 _BIG_FILE_BYTES = 20 << 20
+_OF_SPECULATION = {
+    "method": "--method", "draft": "--draft", "task": "--task", "acceptance": "--acceptance",
+    "acceptance_length": "--acceptance-length", "acceptance_length_k": "--acceptance-length-k",
+    "tree_nodes": "--tree-nodes", "topk": "--topk", "tree": "--tree", "draft_tp": "--draft-tp",
+    "draft_dtype": "--draft-dtype", "draft_kv_dtype": "--draft-kv-dtype", "draft_option": "--draft-option",
+}  # fmt: skip
+"""Flags that mean nothing when nothing is drafted, --k apart."""
 
 
 @click.command()
@@ -87,7 +94,9 @@ def simulate(
     looked_at = LookedAt(requests_out, explain, timeline, timeline_window, timeline_mb)
     looked_at.check(force=force)
     _refuse_idle_flags(values, looked_at, policy=policy, db=db, store=store)
+    values_given = {name for name, value in values.items() if value not in (None, ())}
     item = _overruled(load_scenario(scenario), values, seed)
+    _refuse_idle_speculation(item, values_given, policy)
     run = _prepare(item, policy, plain)
     if store:
         from db.store import Store
@@ -117,10 +126,6 @@ def _refuse_idle_flags(
 
     if policy is not None and values["num_spec_tokens"] is not None:
         raise ScenarioError("--k does nothing beside --policy, which has its own k; give one of the two")
-    if policy == "off":
-        for name in ("acceptance", "acceptance_length", "acceptance_length_k", "task"):
-            if values[name] is not None:
-                raise ScenarioError(f"--{name.replace('_', '-')} does nothing with --policy off; leave it out")
     source = click.get_current_context().get_parameter_source("db")
     if db is not None and not store and source is click.core.ParameterSource.COMMANDLINE:
         raise ScenarioError("--db and --no-store exclude each other; give one of the two")
@@ -128,6 +133,28 @@ def _refuse_idle_flags(
     for flag, path in looked_at.files.items():
         if trace and os.path.exists(path) and os.path.exists(trace) and os.path.samefile(path, trace):
             raise ScenarioError(f"{flag} {path} is the log itself; give another name")
+
+
+def _refuse_idle_speculation(item: ScenarioFile, given: set[str], policy: str | None) -> None:
+    """Flags of speculation that the policy of this run makes idle.
+
+    Raises:
+        ScenarioError: --k beside a policy of the file, or a flag of drafter, tree or acceptance without speculation.
+    """
+    from specsim.errors import ScenarioError
+
+    if policy is None and item.policies and "num_spec_tokens" in given:
+        raise ScenarioError(
+            f"--k does nothing, since {item.path.name} has the policy '{item.policies[0].label}'; "
+            f"give --policy static:K instead"
+        )
+    if policy is None and len(item.policies) != 1:
+        return
+    chosen, _ = _policy(item, policy)
+    if chosen.kind == "off":
+        for name in sorted(given & set(_OF_SPECULATION)):
+            flag = _OF_SPECULATION[name]
+            raise ScenarioError(f"{flag} does nothing without speculation (policy off); leave it out")
 
 
 def _overruled(item: ScenarioFile, values: dict[str, Any], seed: int | None) -> ScenarioFile:

@@ -123,7 +123,14 @@ def _tree(values: dict[str, Any], said: list[str]) -> None:
     from specsim.errors import ScenarioError
 
     given = values["num_spec_tokens"]
-    k = int(given) if given is not None and given.strip().isdecimal() else None
+    k = None
+    if given is not None:
+        from specsim.cli.scenario_options import parse_whole_numbers
+
+        numbers = parse_whole_numbers(given, "--k", low=1)
+        if len(numbers) != 1:
+            raise ScenarioError(f"--k takes one number here, got {given}; run the command for each")
+        k = numbers[0]
     method = Speculation(values["method"] or "eagle").method
     tree = tree_words(text, k=k, method=method, engine=values.get("engine") or "vllm")
     for name, value in (("tree_nodes", tree.nodes), ("topk", tree.topk)):
@@ -136,6 +143,10 @@ def _tree(values: dict[str, Any], said: list[str]) -> None:
     if tree.nodes is not None:
         values["tree_nodes"], values["topk"] = tree.nodes, tree.topk if tree.topk is not None else values["topk"]
     if k is not None and k != tree.depth:
+        if tree.nodes is not None and k not in (tree.nodes, tree.nodes + 1):
+            raise ScenarioError(
+                f"--k {k} is neither the depth {tree.depth} nor the {tree.nodes} drafts of --tree '{text}'; give one"
+            )
         said.append(f"--tree '{text}' is {tree.depth} deep; --k {k} is taken as what it verifies.")
     if tree.options:
         values["draft_option"] = (*values["draft_option"], *(f"{name}={n}" for name, n in tree.options.items()))

@@ -48,6 +48,11 @@ def published(rows: str | None, output: str | None, seed: int, jobs: int, as_jso
         raise ScenarioError(f"--jobs must lie in 0..1024, got {jobs}")
     if output is not None and as_json:
         raise ScenarioError("-o writes a page and --json prints JSON; give one of them")
+    if output is not None and (not output or os.path.isdir(output)):
+        raise ScenarioError(f"-o '{output}' is no file name; give the page a name, as in docs/validation.md")
+    both = output is not None and rows is not None and os.path.exists(output) and os.path.exists(rows)
+    if both and os.path.samefile(str(output), str(rows)):
+        raise ScenarioError(f"-o {output} is the file of rows itself; give the page another name")
     if output is not None and not os.path.isdir(os.path.dirname(output) or "."):
         raise ScenarioError(f"-o {output}: there is no folder {os.path.dirname(output)}; make it first")
     result = _predicted(rows, seed, jobs)

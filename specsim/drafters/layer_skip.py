@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from specsim.drafters.base import Drafter, Option, PerDraft
+from specsim.errors import ScenarioError
 from specsim.shapes import ModelShape
 
 __all__ = ["DRAFTER", "first_layers"]
@@ -19,8 +20,17 @@ __all__ = ["DRAFTER", "first_layers"]
 
 def first_layers(target: ModelShape, options: Mapping[str, int]) -> ModelShape:
     """The first `options["layers"]` layers of `target`, with its head. MoE layers are taken to come last, windowed ones
-    to be spread evenly."""
-    layers = min(options["layers"], target.num_layers)
+    to be spread evenly.
+
+    Raises:
+        ScenarioError: when not fewer layers are asked for than there are.
+    """
+    layers = options["layers"]
+    if layers >= target.num_layers:
+        raise ScenarioError(
+            f"speculation.options.layers {layers}: {target.name} has {target.num_layers} layers, of which fewer must "
+            f"draft; give at most {target.num_layers - 1}"
+        )
     dense = target.num_layers - target.moe_layers
     moe = max(0, layers - dense)
     windowed = round(target.windowed_layers * layers / target.num_layers)
@@ -40,7 +50,7 @@ def first_layers(target: ModelShape, options: Mapping[str, int]) -> ModelShape:
 
 
 def _done(target: ModelShape, options: Mapping[str, int]) -> float:
-    return min(options["layers"], target.num_layers) / target.num_layers
+    return options["layers"] / target.num_layers
 
 
 DRAFTER = Drafter(

@@ -109,3 +109,18 @@ def test_mistakes_end_in_one_line(arguments: tuple[str, ...], said: str) -> None
     done = CliRunner().invoke(cli, ["validate", "published", *arguments])
     assert done.exit_code == 2, done.output
     assert said in done.stderr
+
+
+def test_the_page_never_replaces_the_rows_and_a_pipe_is_not_read(tmp_path: Path) -> None:
+    rows = tmp_path / "mine.csv"
+    rows.write_text("id\nx\n")
+    for flags, words in (
+        (["--rows", str(rows), "-o", str(rows)], "is the file of rows itself"),
+        (["-o", str(tmp_path)], "is no file name"),
+        (["-o", ""], "is no file name"),
+        (["--rows", "/dev/zero"], "is a folder, a pipe or a device"),
+        (["--rows", str(tmp_path)], "is a folder, a pipe or a device"),
+    ):
+        result = CliRunner().invoke(cli, ["validate", "published", *flags])
+        assert result.exit_code == 2 and words in result.stderr
+    assert rows.read_text() == "id\nx\n"

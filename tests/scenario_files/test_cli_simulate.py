@@ -232,3 +232,32 @@ def test_a_scenario_of_several_policies_has_to_be_told_which(case: Path) -> None
     assert result.exit_code == 2
     assert "has several policies (k=2, ema<=2), and simulate runs one: name it with --policy" in result.stderr
     assert data_of(run(case, "--json", "--policy", "ema:2"))["policy"]["label"] == "ema<=2"
+
+
+IDLE = [
+    (("--policy", "OFF", "--task", "chat"), "--task"),
+    (("--policy", " off", "--draft-tp", "1"), "--draft-tp"),
+    (("--policy", "off", "--tree-nodes", "9"), "--tree-nodes"),
+    (("--policy", "off", "--acceptance", "0.5"), "--acceptance"),
+    (("--policy", "static:3", "--k", "5"), "--k"),
+]
+
+
+@pytest.mark.parametrize(("flags", "named"), IDLE)
+def test_flags_that_the_policy_makes_idle_are_refused(flags: tuple[str, ...], named: str) -> None:
+    result = CliRunner().invoke(cli, ["simulate", "llama-8b-h100-eagle", "--no-store", *flags])
+    assert result.exit_code == 2
+    assert f"{named} does nothing" in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_k_beside_the_policy_of_the_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(
+        "[workload]\nisl = 64\nosl = 16\nconcurrency = 2\nrequests = 8\n"
+        "[policy]\nkind = 'static'\nnum_spec_tokens = 3\n"
+    )
+    result = CliRunner().invoke(cli, ["simulate", str(path), "--no-store", "--k", "5"])
+    assert result.exit_code == 2 and "own.toml has the policy 'k=3'" in result.stderr
+    path.write_text(path.read_text().replace("num_spec_tokens = 3\n", ""))
+    result = CliRunner().invoke(cli, ["simulate", str(path), "--no-store"])
+    assert result.exit_code == 2 and "num_spec_tokens is missing" in result.stderr
