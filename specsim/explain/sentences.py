@@ -24,7 +24,7 @@ CAUSES = {
     "host": "scheduling and sampling",
     "speculation": "checking drafts, machinery",
     "prefill": "prompts of others in the step",
-    "stalled": "steps that leave it out",
+    "stalled": "steps that serve others",
 }
 """Causes in the order of a step, and what they are."""
 
@@ -38,14 +38,15 @@ _CURES = {
     "lookup": "a cheaper search on the host would help",
     "speculation": "less host time for speculation, or hiding it behind the device, would help",
     "prefill": "prompts are read in the same steps, by the drafter too; smaller chunks would help",
-    "stalled": "requests are left out of steps more often; more cache or a larger token budget would help",
+    "stalled": "requests stand still in steps that serve others (prompts first, preemption, a spent budget); more cache or "
+    "smaller chunks would help",
 }
-"""Cause of the largest addition to a step -> what would help."""
+"""Cause of the largest addition to a round -> what would help."""
 
 _LITTLE = 0.02
 """Relative difference of a token's time below which it is called little: one run each has no interval."""
 _CLEARLY = 1.15
-"""Tokens a step over the break-even from which nothing needs to change."""
+"""Tokens a round over the break-even from which nothing needs to change."""
 _NOTED = 0.1
 """Share from which queues and a changed batch are worth a sentence; prompts from twice of it."""
 
@@ -82,14 +83,15 @@ def _round(off: Side, on: Side) -> str:
     added = _additions(off, on)
     listed = ", ".join(f"{cause} {value * 1e3:+.2f}" for cause, value in added[:3])
     return (
-        f"Verify computes {on['verified_per_round']:.1f} tokens a request instead of 1. A step takes "
-        f"{_ms(on['round_total_s'])} ms instead of {_ms(off['round_total_s'])}{f' ({listed})' if listed else ''} and "
-        f"gives a request {on['tokens_per_round']:.2f} tokens instead of 1."
+        f"The target computes {on['verified_per_round']:.1f} tokens a request and round instead of "
+        f"{off['verified_per_round']:.1f}. A round takes {_ms(on['round_total_s'])} ms instead of "
+        f"{_ms(off['round_total_s'])}{f' ({listed})' if listed else ''} and gives a request "
+        f"{on['tokens_per_round']:.2f} tokens instead of 1."
     )
 
 
 def _additions(off: Side, on: Side) -> list[tuple[str, float]]:
-    """Causes by which a step differs most, the largest first, those below 2 % of it left out."""
+    """Causes by which a round differs most, the largest first, those below 2 % of it left out."""
     causes = dict.fromkeys((*off["round_s"], *on["round_s"]))
     change = [(c, (on["round_s"].get(c) or 0.0) - (off["round_s"].get(c) or 0.0)) for c in causes]
     least = 0.02 * off["round_total_s"]
@@ -99,7 +101,7 @@ def _additions(off: Side, on: Side) -> list[tuple[str, float]]:
 def _change(off: Side, on: Side) -> str:
     """Where it would turn, and what would turn it."""
     needed = on["round_total_s"] / off["round_total_s"]
-    said = f"It breaks even at {needed:.2f} tokens a step."
+    said = f"It breaks even at {needed:.2f} tokens a round."
     if on["tokens_per_round"] >= _CLEARLY * needed:
         return f"{said} {_largest(on)}"
     grown = [(cause, value) for cause, value in _additions(off, on) if value > 0 and cause in _CURES]
@@ -110,7 +112,7 @@ def _change(off: Side, on: Side) -> str:
 
 def _largest(side: Side) -> str:
     cause, value = max(side["round_s"].items(), key=lambda item: item[1] or 0.0)
-    return f"Most of a step is {cause} ({value / side['round_total_s']:.0%}: {CAUSES.get(cause, cause)})."
+    return f"Most of a round is {cause} ({value / side['round_total_s']:.0%}: {CAUSES.get(cause, cause)})."
 
 
 def _batch(off: Side, on: Side) -> list[str]:
@@ -147,7 +149,7 @@ def _queues(one: Side, other: Side | None) -> list[str]:
         )
     if not waits or max(of_all for _, _, of_all, _ in waits) < _NOTED:
         return []
-    texts = [f"{_ms(wait)} ms with {side['policy']} ({share:.0%} of TTFT)" for wait, share, _, side in waits if side]
+    texts = [f"{_time(wait)} with {side['policy']} ({share:.0%} of TTFT)" for wait, share, _, side in waits if side]
     return [f"Requests wait for the engine: {' and '.join(texts)}."]
 
 
@@ -156,6 +158,10 @@ def _preempted(one: Side, other: Side | None) -> list[str]:
     if not any(count for count, _ in counts):
         return []
     return [f"The cache ran out {' and '.join(f'{n:,} times with {policy}' for n, policy in counts)}."]
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:,.0f} s" if seconds >= 10 else f"{_ms(seconds)} ms"
 
 
 def _ms(seconds: float) -> str:

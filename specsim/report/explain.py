@@ -33,7 +33,7 @@ def write_explanation(page: Page, explanation: Mapping[str, Any]) -> None:
 def _token_table(sides: list[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     both = len(sides) == 2
     names = ["off", "on"] if both else [""]
-    columns = ["", *(f"step {name}".strip() for name in names), *(f"token {name}".strip() for name in names)]
+    columns = ["", *(f"round {name}".strip() for name in names), *(f"token {name}".strip() for name in names)]
     columns += [*(["difference"] if both else []), ""]
     rows = []
     for cause in dict.fromkeys((*CAUSES, *(cause for side in sides for cause in side["round_s"]))):
@@ -41,7 +41,7 @@ def _token_table(sides: list[Mapping[str, Any]]) -> tuple[list[str], list[list[s
         if any(cells):
             rows.append([cause, *map(_ms, cells), *([_change(cells[2:])] if both else []), CAUSES.get(cause, "")])
     cells = [side[kind] for kind in ("round_total_s", "token_total_s") for side in sides]
-    said = "tokens a step: " + " and ".join(f"{side['tokens_per_round']:.2f}" for side in sides)
+    said = "tokens a round: " + " and ".join(f"{side['tokens_per_round']:.2f}" for side in sides)
     rows.append(["together", *map(_ms, cells), *([_change(cells[2:])] if both else []), said])
     return columns, rows
 

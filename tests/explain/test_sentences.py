@@ -49,14 +49,14 @@ def test_a_gain_names_its_size_and_where_it_would_end() -> None:
     said = sentences(off, on)
     ratio = off["token_total_s"] / on["token_total_s"]
     assert said[0].startswith("Speculation helps") and f"{ratio:.2f}x as fast" in said[0]
-    assert "Verify computes 4.0 tokens a request instead of 1." in said[1]
+    assert "The target computes 4.0 tokens a request and round instead of 1.0." in said[1]
     assert "gives a request 3.00 tokens instead of 1" in said[1]
-    assert said[2].startswith(f"It breaks even at {on['round_total_s'] / off['round_total_s']:.2f} tokens a step.")
-    assert "Most of a step is weights" in said[2]
+    assert said[2].startswith(f"It breaks even at {on['round_total_s'] / off['round_total_s']:.2f} tokens a round.")
+    assert "Most of a round is weights" in said[2]
 
 
 def test_the_break_even_is_where_the_sign_turns() -> None:
-    """At as many tokens a step as it says, both sides take the same time a token."""
+    """At as many tokens a round as it says, both sides take the same time a token."""
     profile = make_profile()
     off, on = side(profile, k=None), side(profile, k=3)
     needed = on["round_total_s"] / off["round_total_s"]
@@ -94,6 +94,8 @@ def test_prompts_queues_and_a_full_cache_are_named_when_they_matter() -> None:
     assert any(s.startswith(("Prompts take 8", "Prompts take 9")) for s in prompts)
     queue = both(make_profile(), requests=40, max_num_seqs=4)
     assert any("Requests wait for the engine" in s and "of TTFT" in s for s in queue)
+    long = both(make_profile(), requests=300, output=400, max_num_seqs=2)
+    assert any("Requests wait for the engine: " in s and " s with off" in s for s in long)
     full = both(make_profile(), requests=20, num_kv_blocks=60)
     assert any(s.startswith("The cache ran out") for s in full)
 
