@@ -38,8 +38,7 @@ _CURES = {
     "lookup": "a cheaper search on the host would help",
     "speculation": "less host time for speculation, or hiding it behind the device, would help",
     "prefill": "prompts are read in the same steps, by the drafter too; smaller chunks would help",
-    "stalled": "requests stand still in steps that serve others (prompts first, preemption, a spent budget); more cache or "
-    "smaller chunks would help",
+    "stalled": "requests stand still in steps that serve others; more cache, budget or smaller chunks would help",
 }
 """Cause of the largest addition to a round -> what would help."""
 
