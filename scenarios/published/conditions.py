@@ -30,6 +30,7 @@ from scenarios.published.words import (
 from scenarios.resolve import find_drafter, resolve
 from scenarios.trees import verified
 from specsim.acceptance import Constant, PerPosition
+from specsim.acceptance.scaled import vector_of
 from specsim.config import Deployment, Slo, Speculation
 from specsim.drafters import drafter
 from specsim.errors import CapacityError, CatalogueError, InputError, ScenarioError
@@ -284,10 +285,10 @@ def _base(speculation: Speculation, question: Question) -> PerPosition:
     """Published acceptance of the method, by level where drafts form a tree; a constant where none was published."""
     target = find_model(question.deployment.target)
     try:
-        chain: PerPosition = default_acceptance(speculation.method, target.name, speculation.task)[0]
+        chain = vector_of(default_acceptance(speculation.method, target.name, speculation.task)[0])
     except ScenarioError:
         chain = Constant(0.7)
-    return verified(speculation, target, chain).acceptance
+    return vector_of(verified(speculation, target, chain).acceptance)
 
 
 def _null(question: Question, deployment: Deployment) -> NullModel:

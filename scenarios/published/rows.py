@@ -18,7 +18,7 @@ from pathlib import Path
 from scenarios.lookup import one_line
 from specsim.errors import ScenarioError, nearest
 
-__all__ = ["REQUIRED", "PublishedRow", "read_rows", "rows_of", "shipped_rows"]
+__all__ = ["REQUIRED", "PublishedRow", "column_help", "read_rows", "rows_of", "shipped_rows"]
 
 REQUIRED = ("id", "target", "method", "hardware", "load_kind", "load")
 """Columns that a file must have; cells of all but the first may be blank."""
@@ -82,6 +82,51 @@ _REAL: Mapping[str, tuple[float, float]] = {
     "speedup": (1e-3, 1e3),
 }
 """Numbers and the range in which a measurement can lie."""
+
+
+_TEXTS: Mapping[str, str] = {
+    "id": "a name of its own for every row",
+    "source": "who published it; groups rows in reports",
+    "url_or_title": "where",
+    "target": "model that is served",
+    "draft": "draft model, head, or none",
+    "method": "how drafts are made",
+    "tree": "shape of a round's drafts",
+    "hardware": "GPU",
+    "dtype": "of the weights",
+    "engine": "with its version or month",
+    "dataset": "prompts",
+    "load_kind": "what `load` counts",
+    "unit": "of the values",
+    "notes": "for readers; not used",
+}
+"""What a text column holds."""
+_NUMBERS: Mapping[str, str] = {
+    "target_params_b": "parameters in billions",
+    "k": "draft tokens a round; 0: loaded, but drafting nothing",
+    "n_gpus": "GPUs of one replica",
+    "isl": "mean prompt tokens",
+    "osl": "mean output tokens",
+    "temperature": "of sampling",
+    "load": "requests in flight, or per second",
+    "acceptance_rate": "accepted over drafted tokens",
+    "mean_accepted_len": "tokens a round, bonus included",
+    "baseline_value": "measured without speculation",
+    "spec_value": "measured with it",
+    "speedup": "above 1 where speculation helps",
+}
+
+
+def column_help() -> list[tuple[str, bool, str]]:
+    """(column, whether it must be there, what its cells hold), in the usual order."""
+    found = []
+    for name in _COLUMNS:
+        text = _TEXTS.get(name)
+        if text is None:
+            low, high = _WHOLE.get(name) or _REAL[name]
+            text = f"{_NUMBERS[name]}; {'whole number' if name in _WHOLE else 'number'} in {low:g} to {high:g}"
+        found.append((name, name in REQUIRED, text))
+    return found
 
 
 def shipped_rows() -> tuple[PublishedRow, ...]:

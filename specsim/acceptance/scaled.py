@@ -11,13 +11,21 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from specsim.acceptance.base import AcceptanceModel
 from specsim.acceptance.vector import PerPosition
 from specsim.errors import ScenarioError
 
-__all__ = ["longest_length", "scaled_to_length"]
+__all__ = ["longest_length", "scaled_to_length", "vector_of"]
 
 _LOG_POWER = 40.0
 """Powers of e**-40 to e**40 take any probability strictly between 0 and 1 to 1 or 0 within float precision."""
+
+
+def vector_of(model: AcceptanceModel) -> PerPosition:
+    """The vector of a model, without spread between requests or memory between rounds."""
+    if isinstance(model, PerPosition):
+        return model
+    return PerPosition(tuple(model.conditional), model.max_spec_tokens, model.proposal_rate, name=model.name)
 
 
 def longest_length(model: PerPosition, num_spec_tokens: int) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from specsim.acceptance import PerPosition
-from specsim.acceptance.scaled import longest_length, scaled_to_length
+from specsim.acceptance.scaled import longest_length, scaled_to_length, vector_of
 from specsim.errors import ScenarioError
 from specsim.planner.concurrency import CrossoverSettings, PairedLoop, Point
 from specsim.planner.question import Question
@@ -61,11 +61,7 @@ def with_implied(
     Raises:
         ScenarioError: no acceptance gives it; the message says what can be had.
     """
-    base, k = question.acceptance, settings.num_spec_tokens
-    if not isinstance(base, PerPosition):
-        raise ScenarioError(
-            "--speedup-at needs acceptance by position to scale; leave out what replays measured requests"
-        )
+    base, k = vector_of(question.acceptance), settings.num_spec_tokens
     loop = PairedLoop(question, settings, concurrency)
     solved = implied_acceptance(loop, base, k, speedup)
     if not solved.reached:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from specsim.acceptance import PerPosition
+from specsim.acceptance import AcceptanceModel, PerPosition
 from specsim.planner.concurrency import CrossoverSettings, PairedLoop, Point
 from specsim.planner.implied import Metric, gain, implied_acceptance
 from specsim.planner.null_model import (
@@ -150,11 +150,8 @@ def _run(cases: tuple[Case, ...]) -> list[Prediction]:
                 loops[case.load] = PairedArrivals(case.question, case.settings, case.rate_per_s)
         return loops[case.load]
 
-    def point(case: Case, acceptance: PerPosition) -> Point:
-        key = (
-            case.load,
-            repr((acceptance.given, acceptance.proposal_rate, acceptance.proposed, acceptance.sigma)),
-        )
+    def point(case: Case, acceptance: AcceptanceModel) -> Point:
+        key = (case.load, repr(acceptance))
         if key not in points:
             points[key] = loop(case).point(acceptance)
         return points[key]
@@ -162,7 +159,6 @@ def _run(cases: tuple[Case, ...]) -> list[Prediction]:
     found = []
     for case in cases:
         acceptance = case.question.acceptance
-        assert isinstance(acceptance, PerPosition)
         length = acceptance.expected_length(case.settings.num_spec_tokens)
         protocol: Protocol = "given" if case.acceptance_given else "catalogue"
         if not case.settings.num_spec_tokens:
@@ -181,7 +177,7 @@ def _run(cases: tuple[Case, ...]) -> list[Prediction]:
 def _sweep(
     members: Sequence[Case],
     loop: Callable[[Case], PairedLoop],
-    point: Callable[[Case, PerPosition], Point],
+    point: Callable[[Case, AcceptanceModel], Point],
 ) -> list[Prediction]:
     anchor = min(members, key=lambda case: case.load)
     k = anchor.settings.num_spec_tokens

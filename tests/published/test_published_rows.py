@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.published.rows import read_rows, rows_of, shipped_rows
+from scenarios.published.rows import REQUIRED, PublishedRow, column_help, read_rows, rows_of, shipped_rows
 from specsim.errors import ScenarioError
 
 HEADER = "id,target,method,hardware,load_kind,load,speedup"
@@ -25,6 +26,12 @@ def test_the_shipped_rows_are_read_whole() -> None:
     first = rows[0]
     assert (first.id, first.k, first.load, first.speedup, first.osl) == ("SDB1-001", 3, 1.0, 1.166, 166.2)
     assert first.temperature is None
+
+
+def test_every_column_is_explained() -> None:
+    explained = {name for name, _, _ in column_help()}
+    assert explained == {f.name for f in dataclasses.fields(PublishedRow)} - {"line"}
+    assert {name for name, needed, _ in column_help() if needed} == set(REQUIRED)
 
 
 def test_columns_may_come_in_any_order_and_blanks_are_none() -> None:
