@@ -28,7 +28,8 @@ __all__ = ["Filled", "deployment_of"]
 
 _ESSENTIAL = ("target", "hardware", "method", "k")
 """Conditions without which a prediction says little: rows that lack one are reported apart."""
-_USUAL_SEQUENCES = 256
+_SEQUENCES = 48
+"""What every engine admits by default, also with speculation; llama.cpp has a few slots."""
 
 
 class Filled:
@@ -68,7 +69,9 @@ def deployment_of(row: PublishedRow, kind: LoadKind, concurrency: int, filled: F
         if weight_dtype is None and re.search(r"quanti[sz]ed", row.target, re.IGNORECASE):
             weight_dtype = "int4"
             filled.add("dtype", "weights int4 (assumed for 'quantized')")
-    batch = kind == "closed" and "batch" in row.load_kind.lower()
+    words = row.load_kind.lower()
+    fixed = kind == "closed" and (concurrency > _SEQUENCES or engine_words(row.engine)[0] == "llamacpp")
+    batch = fixed and any(word in words for word in ("batch", "slot", "seqs", "parallel"))
     values = {
         "target": target,
         "gpu": gpu,
@@ -76,7 +79,7 @@ def deployment_of(row: PublishedRow, kind: LoadKind, concurrency: int, filled: F
         "weight_dtype": weight_dtype,
         "kv_dtype": kv_dtype or "bf16",
         # a batch is what ran at once, whatever the engine admits by default
-        "max_num_seqs": concurrency if batch and concurrency > _USUAL_SEQUENCES else None,
+        "max_num_seqs": concurrency if batch else None,
     }
     return _with_engine(row, values, filled)
 

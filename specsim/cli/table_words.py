@@ -28,6 +28,7 @@ def rewrite_words(values: dict[str, Any]) -> tuple[str, ...]:
         if values[name] is not None and not (name == "draft" and values[name].startswith((".", "/", "~"))):
             _model(values, name, said)
     _method(values)
+    _engine(values)
     _dtypes(values)
     _tree(values, said)
     for name in ("isl", "osl"):
@@ -96,6 +97,20 @@ def _method(values: dict[str, Any]) -> None:
         values["method"] = method_words(given)
     except ScenarioError:
         return  # the command's own message names the nearest
+
+
+def _engine(values: dict[str, Any]) -> None:
+    from scenarios.published.words import engine_words
+    from specsim.serving import ENGINES
+
+    given = values["engine"]
+    if given is None or given in ENGINES:
+        return
+    engine, version = engine_words(given)
+    if engine:
+        values["engine"] = engine
+        if version and values["engine_version"] is None:
+            values["engine_version"] = version
 
 
 def _dtypes(values: dict[str, Any]) -> None:

@@ -250,6 +250,21 @@ def test_a_deployment_without_a_count_of_gpus_gets_the_smallest_that_fits() -> N
     assert "tp 4, the smallest that fits" in case.assumed
 
 
+def test_engines_are_those_of_the_row_and_batches_run_whole() -> None:
+    rows = [
+        changed(id="a", engine="SGLang v0.5.3.post3", load=64.0),
+        changed(id="b", engine="SGLang (Mar 2025)", load_kind="concurrency", load=64.0),
+        changed(id="c", engine="PocketLLM"),
+    ]
+    cases, _ = cases_of(rows, seeds=3, seed=0)
+    found = [(case.question.deployment.engine, case.question.deployment.engine_version) for case in cases]
+    assert found == [("sglang", "0.5.3"), ("sglang", "0.4.4"), ("vllm", None)]
+    assert cases[0].question.on.limits.max_num_seqs == 64
+    assert cases[1].question.deployment.max_num_seqs is None
+    assert any("0.4.4 (its release of the month" in text for text in cases[1].assumed)
+    assert any("vLLM assumed (PocketLLM)" in text for text in cases[2].assumed)
+
+
 def test_values_give_the_speedup_by_what_they_measure() -> None:
     for unit, base, spec in (("TPOT ms", 6.0, 4.0), ("output tok/s", 100.0, 150.0), ("latency s", 3.0, 2.0)):
         row = changed(speedup=None, unit=unit, baseline_value=base, spec_value=spec)
@@ -267,13 +282,15 @@ def crossover(*arguments: str) -> Result:
 
 def test_crossover_takes_a_row_as_it_is_written() -> None:
     row = ("--target", "Llama-3.1-8B-Instruct", "--gpu", "2x H100 80GB", "--method", "EAGLE-3 head", "--k", "16")
-    tree = ("--tree", "steps 4, topk 4, draft tokens 16", "--dtype", "FP8", "--concurrency", "4")
+    tree = ("--tree", "steps 4, topk 4, draft tokens 16", "--dtype", "FP8", "--engine", "SGLang v0.5.3",
+            "--concurrency", "4")  # fmt: skip
     done = crossover(*row, *tree)
     assert done.exit_code == 0, done.output
     data = json.loads(done.stdout)
     assert (data["settings"]["k"], data["settings"]["tree_nodes"], data["settings"]["verify_tokens"]) == (4, 15, 16)
     assert (data["deployment"]["tp"], data["deployment"]["weight_dtype"]) == (2, "fp8")
     assert data["speculation"]["method"] == "eagle3"
+    assert (data["deployment"]["engine"], data["deployment"]["engine_version"]) == ("sglang", "0.5.3")
     said = " ".join(data["assumed"])
     assert "--isl 50.4 is rounded to 50 tokens" in said
     assert "--k 16 is taken as what it verifies" in said
