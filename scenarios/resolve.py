@@ -58,7 +58,10 @@ def resolve(deployment: Deployment, speculation: Speculation, slo: Slo, *, assum
     acceptance, source = resolve_acceptance(speculation, target.name)
     shape = verified(speculation, target, acceptance)
     acceptance, trees = shape.acceptance, shape.trees
-    on = replace(on, trees=trees, limits=tree_limits(on.limits, trees))
+    limits = on.limits
+    if deployment.engine == "vllm":  # the others budget the target's tokens only
+        limits = replace(limits, draft_slots=speculation.drafter.extra_rows.at(max(speculation.num_spec_tokens)))
+    on = replace(on, trees=trees, limits=tree_limits(limits, trees))
     source = f"{source}; {shape.said}" if shape.said else source
     given = speculation.acceptance is not None or speculation.acceptance_length is not None
     error = GIVEN_ERROR if given else BORROWED_ERROR if source.startswith("borrowed") else DEFAULT_ERROR

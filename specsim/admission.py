@@ -13,7 +13,8 @@ import numpy as np
 
 from specsim.config import ReplicaLimits
 
-__all__ = ["NewTokenRatio", "asked_tokens", "batch_of", "chunk_of", "never_fits", "seats", "whole_room"]
+__all__ = ["NewTokenRatio", "asked_tokens", "batch_of", "chunk_of", "never_fits", "placeholders_of", "seats",
+           "whole_room"]  # fmt: skip
 
 
 def seats(limits: ReplicaLimits, num_spec_tokens: int) -> int:
@@ -24,6 +25,12 @@ def seats(limits: ReplicaLimits, num_spec_tokens: int) -> int:
         limits.tree_nodes[min(num_spec_tokens, len(limits.tree_nodes) - 1)] if limits.tree_nodes else num_spec_tokens
     )
     return min(limits.max_num_seqs, max(1, limits.max_num_batched_tokens // width))
+
+
+def placeholders_of(limits: ReplicaLimits, num_spec_tokens: int) -> int:
+    """Placeholder drafts of a request that enters with one token, under a constant k; 0 where no step has room."""
+    room = limits.max_num_batched_tokens - limits.draft_slots
+    return num_spec_tokens if limits.discipline.first_round_placeholders and 1 + num_spec_tokens <= room else 0
 
 
 def asked_tokens(output_tokens: np.ndarray, limits: ReplicaLimits) -> np.ndarray:
@@ -60,7 +67,7 @@ def never_fits(
     blocks = -(-room // limits.block_size_tokens) + limits.fixed_blocks_per_request
     found: np.ndarray = (prompt + output > limits.max_model_len) | (blocks > limits.num_kv_blocks)
     if not limits.discipline.chunked_prefill:
-        found = found | (prompt > limits.max_num_batched_tokens)
+        found = found | (prompt > limits.max_num_batched_tokens - limits.draft_slots)
     return found
 
 

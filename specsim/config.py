@@ -315,6 +315,8 @@ class ReplicaLimits:
     """Slots reserved on top of those k, in rounds that may draft (block drafters: 1)."""
     tree_nodes: tuple[int, ...] = ()
     """Tokens verified beside the sampled one by number of draft levels, 0 levels first; empty: as many as drafts."""
+    draft_slots: int = 0
+    """Tokens of a step's budget that each of its requests takes for rows of the drafter alone, whatever its k."""
     discipline: Discipline = VLLM
     """Rules by which requests are admitted, served and thrown out."""
     asked_output_tokens: int = 0
@@ -332,16 +334,32 @@ class ReplicaLimits:
         _whole("limits.fixed_blocks_per_request", self.fixed_blocks_per_request, 0)
         _whole("limits.asked_output_tokens", self.asked_output_tokens, 0)
         _whole("limits.lookahead_extra_tokens", self.lookahead_extra_tokens, 0, 64)
+        _whole("limits.draft_slots", self.draft_slots, 0, 64)
+        if self.draft_slots >= self.max_num_batched_tokens:
+            raise ScenarioError(
+                f"limits.max_num_batched_tokens {self.max_num_batched_tokens} must be more than the {self.draft_slots} "
+                f"rows that the drafter takes of it for a request; raise it or draft fewer tokens"
+            )
         for nodes in self.tree_nodes:
             _whole("limits.tree_nodes", nodes, 0, 65536)
         if self.tree_nodes and (self.tree_nodes[0] or list(self.tree_nodes) != sorted(self.tree_nodes)):
             raise ScenarioError(f"limits.tree_nodes must begin with 0 and not fall, got {list(self.tree_nodes)}")
         is_cut = self.discipline.decode_budget == "cut"
-        if self.tree_nodes and is_cut and self.max_num_seqs * (1 + self.tree_nodes[-1]) > self.max_num_batched_tokens:
+        if self.draft_slots and not is_cut:
+            raise ScenarioError(
+                f"limits.draft_slots {self.draft_slots} must be 0 under discipline '{self.discipline.name}', whose "
+                f"budget does not bind decoding requests"
+            )
+        if self.tree_nodes and is_cut and self.max_num_seqs * self._widest > self.max_num_batched_tokens:
             raise ScenarioError(
                 f"limits.max_num_seqs {self.max_num_seqs} trees of {self.tree_nodes[-1]} drafts do not fit "
                 f"max_num_batched_tokens {self.max_num_batched_tokens}; lower it"
             )
+
+    @property
+    def _widest(self) -> int:
+        """Tokens of the budget that a request with its largest tree takes."""
+        return 1 + (self.tree_nodes[-1] if self.tree_nodes else 0) + self.draft_slots
 
     def verified_tokens(self, draft_tokens: int, draft_requests: int) -> int:
         """Tokens that verifying `draft_tokens` drafts (levels, of trees) of `draft_requests` requests takes."""

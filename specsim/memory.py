@@ -237,15 +237,15 @@ def tree_limits(limits: ReplicaLimits, trees: Sequence[Tree]) -> ReplicaLimits:
         return limits
     nodes = tuple(tree.nodes for tree in trees)
     budget = limits.max_num_batched_tokens
-    is_free = limits.discipline.decode_budget == "none"
-    if 1 + nodes[-1] > budget and not is_free:
+    is_free, width = limits.discipline.decode_budget == "none", 1 + nodes[-1] + limits.draft_slots
+    if width > budget and not is_free:
         raise CapacityError(
             f"{nodes[-1]} drafts a round do not fit max_num_batched_tokens {budget}; raise it or verify fewer drafts"
         )
     wider = max(tree.nodes - tree.depth for tree in trees)
     return dataclasses.replace(
         limits,
-        max_num_seqs=limits.max_num_seqs if is_free else min(limits.max_num_seqs, budget // (1 + nodes[-1])),
+        max_num_seqs=limits.max_num_seqs if is_free else min(limits.max_num_seqs, budget // width),
         fixed_blocks_per_request=limits.fixed_blocks_per_request + math.ceil(wider / limits.block_size_tokens),
         tree_nodes=(0, *nodes),
     )

@@ -71,7 +71,7 @@ class RunMetrics:
     tokens_per_round: float
     """Tokens per round, with or without drafts."""
     draft_acceptance_rate: float
-    """Accepted / drafted, as vLLM logs it."""
+    """Accepted / drafted, as vLLM logs it; of trees, over all their nodes."""
     wasted_draft_share: float
     """Rejected drafts per token of target work (drafts, decoded tokens and prefill)."""
     mean_k: float

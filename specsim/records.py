@@ -101,6 +101,7 @@ class RunTotals:
     draft_rounds: int = 0
     """Rounds that had at least one draft (what vLLM counts as num_drafts)."""
     drafted_tokens: int = 0
+    """Drafts verified: of trees, all their nodes."""
     accepted_tokens: int = 0
     decode_tokens: int = 0
     """Tokens emitted by rounds (first tokens of prefills are not)."""

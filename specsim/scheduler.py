@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from specsim.admission import NewTokenRatio, batch_of, chunk_of, seats, whole_room
+from specsim.admission import NewTokenRatio, batch_of, chunk_of, placeholders_of, seats, whole_room
 from specsim.config import ReplicaLimits
 from specsim.errors import InvariantError
 from specsim.kv_cache import KVCache
@@ -72,7 +72,7 @@ class Scheduler:
         self.num_spec_tokens = num_spec_tokens
         self.lookahead_tokens = limits.lookahead_tokens(num_spec_tokens)
         self.seats = seats(limits, num_spec_tokens)
-        self.placeholders = num_spec_tokens if is_constant and self.discipline.first_round_placeholders else 0
+        self.placeholders = placeholders_of(limits, num_spec_tokens) if is_constant else 0
         shares = limits.enable_prefix_caching and self.discipline.prefix_caching
         self.kv = KVCache(
             limits.num_kv_blocks,
@@ -109,7 +109,8 @@ class Scheduler:
             return plan
         plan.leaving = list(self.leaving)
         drafts = [request.num_draft_tokens for request in plan.leaving]
-        budget -= len(drafts) + self.limits.verified_tokens(sum(drafts), sum(d > 0 for d in drafts))
+        budget -= len(drafts) * (1 + self.limits.draft_slots)
+        budget -= self.limits.verified_tokens(sum(drafts), sum(d > 0 for d in drafts))
         if order == "prompts_first":
             self._retract(plan)
         budget = self._schedule_running(plan, budget)
@@ -119,15 +120,15 @@ class Scheduler:
 
     def _schedule_running(self, plan: StepPlan, budget: int) -> int:
         """The budget that is left for others: none while a prompt is unfinished."""
-        is_cut = self.discipline.decode_budget == "cut"
+        is_cut, slots = self.discipline.decode_budget == "cut", self.limits.draft_slots
         position = levels = drafting = 0
         while position < len(self.running):
             request = self.running[position]
             context, want = request.num_computed_tokens, self._wanted(request)
             if not request.is_decoding:
-                tokens = chunk_of(want, budget, self.limits, whole=False)
+                tokens = chunk_of(want, budget - slots, self.limits, whole=False)
             else:
-                tokens = min(want, budget) if is_cut else want
+                tokens = min(want, budget - slots) if is_cut else want
             if tokens <= 0:
                 return 0
             room = context + tokens + self.lookahead_tokens
@@ -139,7 +140,7 @@ class Scheduler:
                     return budget
             drafts = max(0, tokens - (request.num_tokens - context))
             self._schedule(plan, request, tokens, drafts)
-            budget = budget - tokens if request.is_decoding or tokens == want else 0
+            budget = budget - tokens - slots if request.is_decoding or tokens == want else 0
             if drafts:  # of a tree, every node takes a token of the budget, not only the levels
                 before = self.limits.verified_tokens(levels, drafting)
                 levels, drafting = levels + drafts, drafting + 1
@@ -154,12 +155,13 @@ class Scheduler:
         return min(want, self.limits.max_model_len - 1 - request.num_computed_tokens)
 
     def _continue_prompt(self, plan: StepPlan, budget: int) -> int:
+        slots = self.limits.draft_slots
         for request in self.running:
             if not request.is_decoding:
                 want = self._wanted(request)
-                tokens = chunk_of(want, budget, self.limits, whole=False)
+                tokens = chunk_of(want, budget - slots, self.limits, whole=False)
                 self._schedule(plan, request, tokens, 0)
-                budget = budget - tokens if tokens == want else 0
+                budget = budget - tokens - slots if tokens == want else 0
         return budget
 
     def _retract(self, plan: StepPlan) -> None:
@@ -185,16 +187,17 @@ class Scheduler:
 
     def _schedule_waiting(self, plan: StepPlan, budget: int) -> None:
         already = list(self.running)
-        while self.waiting and budget > 0 and len(self.running) + len(self.leaving) < self.seats:
+        slots = self.limits.draft_slots
+        while self.waiting and budget > slots and len(self.running) + len(self.leaving) < self.seats:
             request = self.waiting[0]
             cached = self.kv.cached_tokens(request.hashes, request.num_tokens - 1)
             left = request.num_tokens - cached
             alone = all(item.request.is_decoding or item.num_placeholder_tokens for item in plan.scheduled)
             placeholders = self.placeholders if left == 1 and alone else 0
-            if left == 1 and 1 + placeholders > budget:
+            if left == 1 and 1 + placeholders > budget - slots:
                 return
             must_be_whole = not self.discipline.chunked_prefill and not request.num_emitted_tokens
-            tokens = chunk_of(left, budget, self.limits, whole=must_be_whole)
+            tokens = chunk_of(left, budget - slots, self.limits, whole=must_be_whole)
             if not tokens or not self._admit(request, cached, tokens, already):
                 return
             self.waiting.popleft()
@@ -202,7 +205,7 @@ class Scheduler:
             request.move(State.RUNNING)
             self.running.append(request)
             self._schedule(plan, request, tokens, 0, placeholders)
-            budget -= tokens + placeholders
+            budget -= tokens + placeholders + slots
             if tokens < left:
                 return
 

@@ -43,7 +43,7 @@ class DecodeSetup:
     def never_cuts(self) -> bool:
         """Whether no round is ever cut or left out for want of budget."""
         limits = self.limits
-        every = limits.max_num_seqs * (1 + self.num_spec_tokens)
+        every = limits.max_num_seqs * (1 + self.num_spec_tokens + limits.draft_slots)
         return limits.discipline.decode_budget != "cut" or every <= limits.max_num_batched_tokens
 
 

@@ -39,6 +39,7 @@ class ColumnBatch:
         self._lookahead = setup.lookahead_tokens
         self._window = setup.window_tokens
         self._max_len = setup.limits.max_model_len
+        self._slots = setup.limits.draft_slots
         self._length_cuts = setup.longest_tokens + setup.num_spec_tokens > self._max_len
         self._span = np.zeros(SPANS, dtype=np.int64)
         self._offered: np.ndarray | None = None
@@ -117,8 +118,9 @@ class ColumnBatch:
             drafts = self._cut_drafts = np.minimum(drafts, left)
         draft_tokens = int(_SUM(drafts))
         served, kv_tokens = n, self._kv_tokens
-        if n + draft_tokens > budget_tokens:
-            ends = np.cumsum(drafts + 1)
+        slots = self._slots
+        if n * (1 + slots) + draft_tokens > budget_tokens:
+            ends = np.cumsum(drafts + 1 + slots)
             tokens = np.clip(budget_tokens - (ends - drafts - 1), 0, drafts + 1)
             served = int(np.count_nonzero(tokens))
             drafts = self._cut_drafts = tokens[:served] - 1

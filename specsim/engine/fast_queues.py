@@ -10,7 +10,16 @@ from collections import deque
 
 import numpy as np
 
-from specsim.admission import NewTokenRatio, asked_tokens, batch_of, chunk_of, never_fits, seats, whole_room
+from specsim.admission import (
+    NewTokenRatio,
+    asked_tokens,
+    batch_of,
+    chunk_of,
+    never_fits,
+    placeholders_of,
+    seats,
+    whole_room,
+)
 from specsim.config import ReplicaLimits
 from specsim.engine.decode_batch import DecodeBatch, DecodeSetup
 from specsim.engine.decode_columns import ColumnBatch
@@ -59,8 +68,9 @@ class FastQueues:
             hash_block_tokens=workload.trace.hash_block_tokens if shares else None,
         )
         self._seats = seats(limits, k)
-        self._placeholders = k if policy.constant and discipline.first_round_placeholders else 0
+        self._placeholders = placeholders_of(limits, k) if policy.constant else 0
         self._whole = not discipline.chunked_prefill
+        self._slots = limits.draft_slots
         self._grows = discipline.reserve == "step"
         self._checks_prompt = self._grows and discipline.admission == "prompt"
         self._expects = self._grows and discipline.admission == "estimate"
@@ -139,19 +149,21 @@ class FastQueues:
         request, computed = self._partial, self._partial_computed
         assert request is not None
         left = self._known(request) - computed
-        tokens = left if left <= budget else chunk_of(left, budget, self._limits, whole=False)
+        room = budget - self._slots
+        tokens = left if left <= room else chunk_of(left, room, self._limits, whole=False)
         if not tokens:
             return 0, True
         if self._grows and not self._kv.reserve(request, computed + tokens + self._lookahead):
             return 0, False
         self._prefill(request, computed, tokens)
-        return (budget - tokens if tokens == left else 0), True
+        return (room - tokens if tokens == left else 0), True
 
     def _admit(self, now_s: float, budget: int) -> int:
         limits, kv, waiting, work = self._limits, self._kv, self._waiting, self._work
         admitted = promised = 0
         left_running = self._left_running
-        while waiting and budget > 0 and len(self._running) + len(self._leaving) < self._seats:
+        slots = self._slots
+        while waiting and budget > slots and len(self._running) + len(self._leaving) < self._seats:
             request = waiting[0]
             known = self._known(request)
             cached = 0
@@ -164,9 +176,9 @@ class FastQueues:
                 cached = kv.cached_tokens(hashes, known - 1)
             left = tokens = known - cached
             placeholders = self._placeholders if left == 1 and not work.prefill_tokens else 0
-            if left + placeholders > budget:
+            if left + placeholders > budget - slots:
                 whole = self._whole and request not in self._emitted
-                tokens = 0 if placeholders else chunk_of(left, budget, limits, whole=whole)
+                tokens = 0 if placeholders else chunk_of(left, budget - slots, limits, whole=whole)
                 if not tokens:
                     break
             room = cached + tokens + self._lookahead
@@ -202,7 +214,7 @@ class FastQueues:
                 self._place(request, cached)
             else:
                 self._prefill(request, cached, tokens)
-            budget -= tokens + placeholders
+            budget -= tokens + placeholders + slots
             admitted += 1
             if tokens < left:
                 break

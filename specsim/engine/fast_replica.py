@@ -123,7 +123,7 @@ class FastReplica(FastQueues):
         kv, budget = self._kv, self._limits.max_num_batched_tokens
         if self._leaving:
             count, k = len(self._leaving), self._next_k
-            budget -= count + self._limits.verified_tokens(count * k, count if k else 0)
+            budget -= count * (1 + self._slots) + self._limits.verified_tokens(count * k, count if k else 0)
         most = budget if self._is_cut else _ENDLESS
         preempted = 0
         peek = self._batch.peek(most)
@@ -144,7 +144,7 @@ class FastReplica(FastQueues):
             drafts = peek.draft_tokens
             if self._limits.tree_nodes:
                 drafts = self._limits.verified_tokens(drafts, peek.draft_rounds)
-            budget -= peek.served + drafts
+            budget -= peek.served * (1 + self._slots) + drafts
             if self._partial is not None and budget > 0:
                 before = self._work.prefill_tokens
                 budget, has_room = self._continue_prompt(budget)
@@ -176,7 +176,7 @@ class FastReplica(FastQueues):
                 used_blocks,
                 peek.served,
                 peek.draft_rounds,
-                peek.draft_tokens,
+                self._limits.verified_tokens(peek.draft_tokens, peek.draft_rounds),
                 done.gained,
                 self._work.prefill_tokens,
                 self._next_k,

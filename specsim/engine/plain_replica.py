@@ -202,7 +202,7 @@ class PlainReplica:
                 used_blocks=used_blocks,
                 rounds=self._rounds,
                 draft_rounds=draft_rounds,
-                drafts=self._drafted,
+                drafts=self.limits.verified_tokens(self._drafted, draft_rounds),
                 gained=gained,
                 prefilled=self.work.prefill_tokens,
                 next_k=self._next_k,

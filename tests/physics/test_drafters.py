@@ -17,7 +17,7 @@ from scenarios.resolve import resolve
 from specsim.analytic import analytic_profile, kv_bytes
 from specsim.config import Deployment, Slo, Speculation
 from specsim.drafters import all_drafters, drafter, find_drafter, method_names
-from specsim.errors import CapacityError, CatalogueError, InputError, ProfileError
+from specsim.errors import CapacityError, CatalogueError, InputError, ProfileError, ScenarioError
 from specsim.latency import StepCost, StepWork
 from specsim.memory import DraftMemory, plan_memory
 from specsim.passes import CompiledPass
@@ -147,6 +147,17 @@ def test_slots_reserved_ahead_are_those_of_the_engines() -> None:
 
 
 # Names
+
+
+def test_rows_of_the_drafter_take_of_the_budget_what_vllm_says() -> None:
+    slots = {name: question(name).on.limits.draft_slots for name in method_names()}
+    expected = {"draft_model": 1, "pard": DEEPEST, "p_eagle": DEEPEST - 1}
+    assert slots == {name: expected.get(name, 0) for name in slots}
+    pard = Speculation("pard", num_spec_tokens=(DEEPEST,))
+    assert resolve(Deployment(engine="sglang"), pard, Slo()).on.limits.draft_slots == 0
+    assert question("pard").off.limits.draft_slots == 0
+    with pytest.raises(ScenarioError, match="must be more than the 6 rows that the drafter takes"):
+        resolve(Deployment(max_num_batched_tokens=6), pard, Slo())
 
 
 @METHODS

@@ -277,6 +277,7 @@ def limits_under(draw: st.DrawFn, rules: Discipline, *, need: int, block: int, l
         fixed_blocks_per_request=draw(st.sampled_from([0, 0, 2])),
         lookahead_drafts=draw(st.booleans()),
         lookahead_extra_tokens=draw(st.sampled_from([0, 0, 1])),
+        draft_slots=draw(st.sampled_from([0, 0, 1, 5])) if rules.decode_budget == "cut" else 0,
         asked_output_tokens=draw(st.sampled_from([0, 0, 35])),
     )
 

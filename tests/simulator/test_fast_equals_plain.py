@@ -53,7 +53,7 @@ def worlds(draw: st.DrawFn) -> dict:
     need = max(p + o + spec_room for p, o in zip(prompts, outputs, strict=True)) + 2 * block + 8
     limits = limits_under(draw, draw(st.sampled_from(RULES)), need=need, block=block, lengths=[110, 120, 4096])
     trees = cut(grown_tree((0.6,), nodes=draw(st.integers(6, 20)), topk=3, depth=6)[0]) if draw(st.booleans()) else ()
-    if trees and 1 + trees[-1].nodes > limits.max_num_batched_tokens:
+    if trees and 1 + trees[-1].nodes + limits.draft_slots > limits.max_num_batched_tokens:
         trees = ()
     return {
         "trace": make_trace(

@@ -212,6 +212,7 @@ def test_whoever_waits_could_not_be_admitted(world: World) -> None:
         if rules.order == "mixed" or plan.prompts_only:
             budget -= sum(item.num_tokens + item.num_placeholder_tokens for item in plan.scheduled)
             budget -= sum(1 + request.num_draft_tokens for request in plan.leaving)
+            budget -= limits.draft_slots * (len(plan.scheduled) + len(plan.leaving) + 1)
         seats = limits.max_num_seqs
         if rules.decode_budget == "seats":
             seats = min(seats, max(1, limits.max_num_batched_tokens // (1 + world.policy.num_spec_tokens)))

@@ -122,6 +122,17 @@ def test_drafts_are_cut_at_the_end_of_the_budget() -> None:
     assert engine.requests[3].num_draft_tokens == 4, "who got nothing keeps its drafts"
 
 
+def test_rows_of_the_drafter_take_their_part_of_the_budget() -> None:
+    engine = Engine(3, 3, 3, 3, k=4, max_num_batched_tokens=17, draft_slots=2)
+    assert tokens(engine.step()) == [(0, 3), (1, 3), (2, 3)], "3 x (3 + 2) leave no row for a prompt beside its slots"
+    engine = Engine(3, 3, 3, k=4, max_num_batched_tokens=17, draft_slots=2)
+    engine.step()
+    assert tokens(engine.step()) == [(0, 5), (1, 5), (2, 1)], "7 + 7 leave 3, of which one is the target's"
+    engine = Engine(3, 30, k=4, max_num_batched_tokens=17, draft_slots=2)
+    assert tokens(engine.step()) == [(0, 3), (1, 10)]
+    assert tokens(engine.step()) == [(0, 5), (1, 8)]
+
+
 def test_a_prefill_has_no_drafts() -> None:
     engine = Engine(30, k=4, max_num_batched_tokens=20)
     assert drafts(engine.step()) == [0]
