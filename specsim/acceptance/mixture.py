@@ -167,7 +167,7 @@ class Mixture:
             drafts[:] = MAX_SPEC_TOKENS * asked
             alive = np.flatnonzero(asked)
         at = places[alive]
-        for depth, chance in enumerate(self._by_depth(self.max_spec_tokens).T):
+        for depth, chance in enumerate(self.by_depth(self.max_spec_tokens).T):
             hit = match[at] < chance[regimes[at]]
             alive, at = alive[hit], at[hit] + 1
             if not len(alive):
@@ -205,7 +205,7 @@ class Mixture:
             at = last + 1
         return found[np.maximum.accumulate(np.where(changes, positions, 0))]
 
-    def _by_depth(self, num_spec_tokens: int) -> np.ndarray:
+    def by_depth(self, num_spec_tokens: int) -> np.ndarray:
         """[regimes, num_spec_tokens]: acceptance, carried on."""
         rows = [row[:num_spec_tokens] + row[-1:] * max(0, num_spec_tokens - len(row)) for row in self.accept]
         return np.asarray(rows, dtype=np.float64).reshape(len(rows), num_spec_tokens)
@@ -225,7 +225,7 @@ class Mixture:
 def _sums_of(model: Mixture, num_spec_tokens: int) -> RoundSums:
     regimes = len(model.accept)
     return round_sums(
-        model._by_depth(num_spec_tokens),
+        model.by_depth(num_spec_tokens),
         np.asarray(model.proposes) if model.proposes else np.ones(regimes),
         np.asarray(model.moves),
         np.asarray(model.starts),
