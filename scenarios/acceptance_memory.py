@@ -8,7 +8,6 @@ Leaves out: every entry for which only means were published. Numbers: `catalogue
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -19,21 +18,19 @@ from scenarios.lookup import check_keys, packaged_toml
 from specsim.acceptance import Mixture, fit_mixture, read_measured, steady_regimes, with_proposals
 from specsim.errors import CatalogueError
 
-__all__ = ["memory_of", "write_memory"]
+__all__ = ["fitted_memory", "memory_of"]
 
 _KEYS = ("method", "target", "task", "requests", "output_tokens", "shares", "accept", "moves")
 _KINDS, _REGIMES = 6, 4
 _MOST = 20
 """Longest run that is dealt, as for the entries without memory."""
+_RATE_K = 3
+"""Proposal rates of the catalogue are shares of rounds at this k."""
 _CUT_TOKENS = 8000
 """Measured outputs were cut at 8192 tokens, which four requests reached by repeating themselves. They hold a seventh of
 all tokens; a steady mixture would make every seventh request one of them, so that they are left out of the fit."""
-_FITTED = (
-    ("eagle", "chat", "acceptance_llama31_8b_sharegpt.jsonl.gz"),
-    ("eagle", "math", "acceptance_llama31_8b_gsm8k.jsonl.gz"),
-    ("ngram", "chat", "acceptance_llama31_8b_sharegpt.jsonl.gz"),
-    ("ngram", "math", "acceptance_llama31_8b_gsm8k.jsonl.gz"),
-)
+_TARGET = "llama-3.1-8b"
+_FILES = {"chat": "acceptance_llama31_8b_sharegpt.jsonl.gz", "math": "acceptance_llama31_8b_gsm8k.jsonl.gz"}
 _HEAD = """\
 # Mixtures that give entries of acceptance.toml spread between requests and memory between rounds (specsim.acceptance,
 # Mixture). Written by `python -m scenarios.acceptance_memory` from the measured requests in examples/, which were
@@ -54,7 +51,7 @@ def memory_of(method: str, target: str, task: str, proposal_rate: float = 1.0) -
     for row in packaged_toml("acceptance_memory.toml")["memory"]:
         if (row.get("method"), row.get("target"), row.get("task")) == (method, target, task):
             check_keys(row, _KEYS, f"acceptance_memory.toml, {method} {target} {task}")
-            return with_proposals(_mixture(row, f"{method} {target} {task}"), proposal_rate)
+            return with_proposals(_mixture(row, f"{method} {target} {task}"), proposal_rate, _RATE_K)
     return None
 
 
@@ -76,33 +73,40 @@ def _mixture(row: dict, name: str) -> Mixture:  # type: ignore[type-arg]
     )
 
 
-def write_memory(examples: Path, lengths_of: dict[tuple[str, str], Sequence[float]]) -> str:
-    """The text of `acceptance_memory.toml`, fitted anew. `lengths_of`: (method, task) -> lengths of the entry."""
-    parts = [_HEAD]
-    for method, task, file in _FITTED:
-        measured = read_measured(examples / file, drafter=method)
-        runs = [run for run in measured.runs if len(run) < _CUT_TOKENS]
-        mean = round(sum(map(len, runs)) / len(runs))
-        model = fit_mixture(
-            runs, kinds=_KINDS, regimes=_REGIMES, steady_lengths=lengths_of[method, task], output_tokens=mean
-        )
-        model = dataclasses.replace(model, max_spec_tokens=_MOST)
-        rows = [
-            "[[memory]]",
-            f'method = "{method}"',
-            'target = "llama-3.1-8b"',
-            f'task = "{task}"',
-            f"requests = {len(runs)}",
-            f"output_tokens = {mean}",
-            f"shares = {_list(model.shares[0], 4)}",
-            f"accept = [{', '.join(_list(row, 5) for row in model.by_depth(10).tolist())}]",
-            "moves = [",
-            *(f"  [{', '.join(_list(row, 4) for row in kind)}]," for kind in model.moves),
-            "]",
-        ]
-        parts.append("\n".join(rows) + "\n")
-    return "\n".join(parts)
+def fitted_memory(method: str, task: str, examples: Path) -> str:
+    """One table of `acceptance_memory.toml`, fitted anew to the measured requests in the folder `examples`."""
+    lengths = next(
+        row["lengths"]
+        for row in packaged_toml("acceptance.toml")["acceptance"]
+        if (row["method"], row["target"], row["task"]) == (method, _TARGET, task)
+    )
+    measured = read_measured(examples / _FILES[task], drafter=method)
+    runs = [run for run in measured.runs if len(run) < _CUT_TOKENS]
+    mean = round(sum(map(len, runs)) / len(runs))
+    model = fit_mixture(runs, kinds=_KINDS, regimes=_REGIMES, steady_lengths=lengths, output_tokens=mean)
+    rows = [
+        "[[memory]]",
+        f'method = "{method}"',
+        f'target = "{_TARGET}"',
+        f'task = "{task}"',
+        f"requests = {len(runs)}",
+        f"output_tokens = {mean}",
+        f"shares = {_list(model.shares[0], 4)}",
+        f"accept = [{', '.join(_list(row, 5) for row in model.by_depth(10).tolist())}]",
+        "moves = [",
+        *(f"  [{', '.join(_list(row, 4) for row in kind)}]," for kind in model.moves),
+        "]",
+    ]
+    return "\n".join(rows) + "\n"
 
 
 def _list(values: Sequence[float], digits: int) -> str:
     return f"[{', '.join(f'{value:.{digits}f}'.rstrip('0').rstrip('.') or '0' for value in values)}]"
+
+
+if __name__ == "__main__":
+    _root = Path(__file__).resolve().parent
+    _tables = [
+        fitted_memory(method, task, _root.parent / "examples") for method in ("eagle", "ngram") for task in _FILES
+    ]
+    (_root / "catalogue" / "acceptance_memory.toml").write_text("\n".join([_HEAD, *_tables]), encoding="utf-8")

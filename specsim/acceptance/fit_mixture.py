@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specsim.acceptance.base import request_offsets, round_starts, similar_outputs
+from specsim.acceptance.base import similar_outputs
+from specsim.acceptance.measured import lengths_by_k
 from specsim.acceptance.mixture import Mixture
 from specsim.acceptance.regime_chain import steady_regimes
 from specsim.acceptance.shift_mixture import with_lengths, with_proposals
@@ -90,7 +91,7 @@ def fit_mixture(
         max_spec_tokens=most,
         name=name,
     )
-    lengths = _measured_lengths(measured, most) if steady_lengths is None else steady_lengths
+    lengths = lengths_by_k(measured, most) if steady_lengths is None else steady_lengths
     return with_proposals(with_lengths(model, lengths), proposal_rate)
 
 
@@ -315,11 +316,3 @@ def _reference(runs: Sequence[np.ndarray]) -> tuple[tuple[int, float], ...]:
         own = ordered[group == g]
         found.append((max(1, round(float(own.mean()))), float(len(own))))
     return tuple(found)
-
-
-def _measured_lengths(runs: Sequence[np.ndarray], most: int) -> list[float]:
-    """Tokens over rounds of all requests together, last rounds not cut, by the number of drafts."""
-    run = np.concatenate(runs)
-    offsets = request_offsets(np.array([len(own) for own in runs]))
-    ks = range(1, most + 1)
-    return [1.0 + float(np.minimum(run[round_starts(run, offsets, k)], k).mean()) for k in ks]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specsim.acceptance.base import MAX_SPEC_TOKENS, Luck, conditionals_of, request_offsets
+from specsim.acceptance.base import MAX_SPEC_TOKENS, Luck, conditionals_of, request_offsets, shifted
 from specsim.acceptance.regime_chain import RoundSums, round_sums
 from specsim.errors import ProfileError
 from specsim.rng import Purpose, stream
@@ -112,6 +112,15 @@ class Mixture:
         """Each conditional probability of every regime moved by `delta` and clipped; moves and proposals stay."""
         accept = tuple(tuple(min(1.0, max(0.0, a + delta)) for a in row) for row in self.accept)
         return dataclasses.replace(self, accept=accept, name=f"{self.name} {delta:+g}")
+
+    def with_logit_shift(self, shift: float) -> Mixture:
+        """Each conditional probability of every regime moved by `shift` on the logit scale."""
+        accept = tuple(tuple(shifted(a, shift) for a in row) for row in self.accept)
+        return dataclasses.replace(self, accept=accept)
+
+    def with_fewer_proposals(self, factor: float) -> Mixture:
+        """A lookup that proposes `factor` times as often in every regime; nothing changes where one always does."""
+        return dataclasses.replace(self, proposes=tuple(p * factor for p in self.proposes))
 
     def kinds_at(self, output_tokens: np.ndarray) -> np.ndarray:
         """Share of each kind among requests of these output lengths, [n, kinds]."""

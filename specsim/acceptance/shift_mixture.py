@@ -38,18 +38,27 @@ def with_lengths(model: Mixture, lengths: Sequence[float]) -> Mixture:
     return _with_accept(model, accept)
 
 
-def with_proposals(model: Mixture, rate: float) -> Mixture:
-    """A lookup that proposes at a share of positions: wherever something matches, and elsewhere with the chance that
-    makes up the rest."""
+def with_proposals(model: Mixture, rate: float, num_spec_tokens: int = 0) -> Mixture:
+    """A lookup that proposes in a share of rounds at a static k (0: at a share of output positions): wherever something
+    matches, and elsewhere with the chance that makes up the rest."""
     if rate >= 1.0:
         return model
     hit = np.array([row[0] for row in model.accept])
-    matching = dataclasses.replace(model, proposes=tuple(hit.tolist())).proposal_rate
-    idle = max(0.0, (rate - matching) / (1.0 - matching)) if matching < 1.0 else 0.0
-    proposes = 1.0 - (1.0 - hit) * (1.0 - idle)
-    first = np.divide(hit, proposes, out=np.zeros_like(hit), where=proposes > 0)
-    accept = tuple((float(a), *row[1:]) for a, row in zip(np.minimum(first, 1.0), model.accept, strict=True))
-    return dataclasses.replace(model, accept=accept, proposes=tuple(proposes.tolist()))
+    steps = max(num_spec_tokens, 1)
+
+    def with_idle(idle: float) -> Mixture:
+        proposes = 1.0 - (1.0 - hit) * (1.0 - idle)
+        first = np.divide(hit, proposes, out=np.zeros_like(hit), where=proposes > 0)
+        accept = tuple((float(a), *row[1:]) for a, row in zip(np.minimum(first, 1.0), model.accept, strict=True))
+        return dataclasses.replace(model, accept=accept, proposes=tuple(proposes.tolist()))
+
+    def share(idle: float) -> float:
+        found = with_idle(idle)
+        return found.expected_drafts(steps) / steps if num_spec_tokens else found.proposal_rate
+
+    # rounds start where they did whatever is proposed in vain, so the share is straight in `idle`
+    none, all_ = share(0.0), share(1.0)
+    return with_idle(min(1.0, max(0.0, (rate - none) / (all_ - none))) if all_ > none else 0.0)
 
 
 def _with_accept(model: Mixture, accept: np.ndarray) -> Mixture:

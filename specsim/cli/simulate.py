@@ -118,7 +118,10 @@ def _refuse_idle_flags(
     if policy is not None and values["num_spec_tokens"] is not None:
         raise ScenarioError("--k does nothing beside --policy, which has its own k; give one of the two")
     if policy == "off":
-        for name in ("acceptance", "acceptance_length", "acceptance_length_k", "task"):
+        for name in (
+            "acceptance", "acceptance_length", "acceptance_length_k", "acceptance_file", "acceptance_drafter",
+            "acceptance_model", "temperature", "draft_sampling", "task",
+        ):  # fmt: skip
             if values[name] is not None:
                 raise ScenarioError(f"--{name.replace('_', '-')} does nothing with --policy off; leave it out")
     source = click.get_current_context().get_parameter_source("db")
@@ -151,7 +154,7 @@ def _overruled(item: ScenarioFile, values: dict[str, Any], seed: int | None) -> 
 
 
 def _prepare(item: ScenarioFile, policy: str | None, plain: bool) -> SingleRun:
-    from scenarios.resolve import resolve
+    from scenarios.resolve import by_task, resolve
     from specsim.planner.single import SingleRun
 
     assert item.workload is not None
@@ -160,10 +163,10 @@ def _prepare(item: ScenarioFile, policy: str | None, plain: bool) -> SingleRun:
     if chosen.num_spec_tokens and speculation.has_tree and not speculation.tree_levels:
         # a tree is grown for the depth that is run
         speculation = replace(speculation, num_spec_tokens=(chosen.num_spec_tokens,))
-    question = resolve(item.deployment, speculation, item.slo, assumed=assumed)
+    question = resolve(item.deployment, speculation, item.slo, assumed=assumed, folder=item.folder)
     trace = read_workload(item.workload, folder=item.folder, seed=item.plan.seed)
     return SingleRun(
-        question=question,
+        question=by_task(question, trace, folder=item.folder),
         trace=trace,
         policy=chosen,
         seed=item.plan.seed,
