@@ -1,8 +1,8 @@
-"""Acceptance of a speculation: what the user gave, or the published default for method, target and task.
+"""Published acceptance, the default for method, target and task.
 
 Models: the choice among entries of `catalogue/acceptance.toml`; figures borrowed from another target or task are said
 to be borrowed. Leaves out: sampling temperature (the figures are greedy), fine-tuned targets. Numbers: the catalogue
-file, each entry with its source.
+file, each entry with its source, and the mixtures of `scenarios.acceptance_memory`.
 """
 
 from __future__ import annotations
@@ -13,20 +13,18 @@ from functools import cache
 from itertools import takewhile
 from typing import Any
 
+from scenarios.acceptance_memory import memory_of
 from scenarios.lookup import NameIndex, check_keys, name_key, one_line, packaged_toml
-from specsim.acceptance import Constant, PerPosition
-from specsim.closed_forms import alpha_from_length, conditionals_from_lengths, conditionals_from_marginals
-from specsim.config import Speculation
+from specsim.acceptance import Mixture, PerPosition
+from specsim.closed_forms import conditionals_from_lengths, conditionals_from_marginals
 from specsim.drafters import drafter, find_drafter
 from specsim.errors import CatalogueError, ScenarioError
 from specsim.trees import chain_from_tree_length
 
-__all__ = ["default_acceptance", "given_acceptance", "known_tasks", "resolve_acceptance"]
+__all__ = ["default_acceptance", "default_vector", "known_task", "known_tasks"]
 
 _KEYS = ("method", "target", "task", "lengths", "lengths_at", "marginals", "conditional", "alpha", "proposal_rate",
          "tree", "length_at", "spread", "spread_k", "lends_to", "fallback", "source")  # fmt: skip
-_LOOKUP_FIRST_DRAFT = 0.72
-"""First-position acceptance where an n-gram lookup proposes (SmolLM2-135M); splits given figures in two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,55 +38,9 @@ class _Entry:
     source: str
 
 
-def resolve_acceptance(speculation: Speculation, target: str) -> tuple[PerPosition, str]:
-    """What the user gave, else the default: `(model, one line that says where it is from)`.
-
-    Raises:
-        ScenarioError: when the given figures contradict each other, or the task is unknown.
-    """
-    return given_acceptance(speculation) or default_acceptance(speculation.method, target, speculation.task)
-
-
-def given_acceptance(speculation: Speculation) -> tuple[PerPosition, str] | None:
-    """Acceptance from the user's own figures, None when there are none.
-
-    For lookup methods figures count rounds without a proposal: they are split into a proposal rate and a match.
-
-    Raises:
-        ScenarioError: when a length comes without its k, or does not fit it.
-    """
-    lookup = speculation.drafter.varies
-    if speculation.acceptance is not None:
-        vector = tuple(map(float, speculation.acceptance))
-        said = f"given: conditional {', '.join(f'{a:g}' for a in vector)}"
-        if not lookup or vector[0] == 0.0:
-            return PerPosition(vector, name="given"), said
-        rate = min(1.0, vector[0] / _LOOKUP_FIRST_DRAFT)
-        model = PerPosition((vector[0] / rate, *vector[1:]), proposal_rate=rate, name="given")
-        return model, f"{said}; taken as {rate:.3g} of rounds with a proposal, {vector[0] / rate:.2f} of them matching"
-    if speculation.acceptance_length is None:
-        return None
-    length, k = speculation.acceptance_length, speculation.acceptance_length_k
-    if k is None:
-        if len(set(speculation.num_spec_tokens)) != 1:
-            raise ScenarioError(
-                f"acceptance length {length:g} needs the number of draft tokens at which it was measured; "
-                f"give acceptance_length_k"
-            )
-        k = speculation.num_spec_tokens[0]
-    alpha = alpha_from_length(float(length), k)
-    said = f"given: acceptance length {length:g} at k={k}"
-    if lookup:
-        shape, _ = default_acceptance(speculation.method, "", speculation.task)
-        rate = (length - 1.0) / ((shape.expected_length(k) - 1.0) / shape.proposal_rate)
-        if rate <= 1.0:
-            model = PerPosition(shape.given, shape.max_spec_tokens, rate, name="given length")
-            return model, f"{said}; taken as {rate:.3g} of rounds with a proposal, matching as the catalogue's n-gram"
-    return Constant(alpha), f"{said}; taken as a constant acceptance of {alpha:.3f}"
-
-
-def default_acceptance(method: str, target: str, task: str | None = None) -> tuple[PerPosition, str]:
-    """Published acceptance of a method for a target (catalogue name) and task (None: the method's usual one).
+def default_acceptance(method: str, target: str, task: str | None = None) -> tuple[PerPosition | Mixture, str]:
+    """Published acceptance of a method for a target (catalogue name) and task (None: the method's usual one), with
+    spread between requests and memory between rounds where requests were measured one by one.
 
     Without an entry of its own a target borrows, first match: from an entry that names it in `lends_to`, from one of
     its family (the same leading word of the name, the longest common beginning first), from an entry marked as
@@ -98,6 +50,26 @@ def default_acceptance(method: str, target: str, task: str | None = None) -> tup
     Raises:
         ScenarioError: when method or task is unknown.
     """
+    entry, said = _found(method, target, task)
+    rate = float(entry.figures.get("proposal_rate", 1.0))
+    memory = memory_of(entry.method, entry.target, entry.task, rate)
+    if memory is None:
+        return _build(entry.method, entry.target, entry.task), said
+    return memory, f"{said}; spread between requests and memory between rounds fitted to the same requests"
+
+
+def default_vector(method: str, target: str, task: str | None = None) -> tuple[PerPosition, str]:
+    """The same without memory: by draft position, rounds of a request independent of one another.
+
+    Raises:
+        ScenarioError: when method or task is unknown.
+    """
+    entry, said = _found(method, target, task)
+    return _build(entry.method, entry.target, entry.task), said
+
+
+def _found(method: str, target: str, task: str | None) -> tuple[_Entry, str]:
+    """The entry that a target uses or borrows, and one line that says so."""
     known = drafter(method)
     wanted = _task(task)
     names = (known.name, *known.borrows)
@@ -116,7 +88,7 @@ def default_acceptance(method: str, target: str, task: str | None = None) -> tup
     in_task = [[entry for entry in group if wanted in (None, entry.task)] for group in (family, any_target)]
     for group in (*matching, own, kin, in_task[0], family, in_task[1], any_target):
         if group:
-            return _model(group[0]), _provenance(group[0], known.name, target, wanted)
+            return group[0], _provenance(group[0], known.name, target, wanted)
     raise ScenarioError(f"no published acceptance for method '{method}'; give --acceptance or --acceptance-length")
 
 
@@ -140,6 +112,11 @@ def known_tasks() -> tuple[str, ...]:
     return tuple(_data()["tasks"])
 
 
+def known_task(name: str) -> str | None:
+    """The content class that a name of any spelling means, None when it is unknown."""
+    return _tasks().get(name)
+
+
 def _provenance(entry: _Entry, method: str, target: str, task: str | None) -> str:
     borrowed = [f"method {entry.method}"] if entry.method != method else []
     if name_key(entry.target) != name_key(target):
@@ -153,11 +130,16 @@ def _provenance(entry: _Entry, method: str, target: str, task: str | None) -> st
 def _task(task: str | None) -> str | None:
     if task is None:
         return None
-    index = NameIndex("task", _data()["tasks"])
+    index = _tasks()
     hit = index.get(task)
     if hit is None:
         raise ScenarioError(f"task '{one_line(task)}' is not one of {', '.join(known_tasks())}{index.suggestion(task)}")
     return hit
+
+
+@cache
+def _tasks() -> NameIndex:
+    return NameIndex("task", _data()["tasks"])
 
 
 @cache
@@ -177,10 +159,6 @@ def _entries() -> tuple[_Entry, ...]:
         lends_to, fallback = tuple(row.get("lends_to", ())), bool(row.get("fallback", False))
         found.append(_Entry(row["method"], row["target"], row["task"], row, lends_to, fallback, row["source"]))
     return tuple(found)
-
-
-def _model(entry: _Entry) -> PerPosition:
-    return _build(entry.method, entry.target, entry.task)
 
 
 @cache

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from pathlib import Path
 
-from scenarios.acceptance import resolve_acceptance
+import numpy as np
+
+from scenarios.chosen_acceptance import acceptance_by_task, chosen_acceptance
 from scenarios.hardware import gpu as find_gpu
 from scenarios.models import default_drafter
 from scenarios.models import model as find_model
@@ -17,8 +20,9 @@ from specsim.errors import CapacityError, ScenarioError
 from specsim.memory import DraftMemory, plan_memory, replica_limits, tree_limits
 from specsim.planner.question import Question, Side
 from specsim.shapes import Gpu, ModelShape
+from specsim.traces.model import Trace
 
-__all__ = ["STAND_IN", "find_drafter", "resolve"]
+__all__ = ["STAND_IN", "by_task", "find_drafter", "resolve"]
 
 STAND_IN = (Deployment(), Speculation())
 """What `specsim plan` assumes when nothing is said: Llama-3.1-8B on one H100 SXM with its EAGLE head, the pair for
@@ -26,18 +30,17 @@ which acceptance was published position by position."""
 
 _FROM_REPO = "config.json of "
 """How the catalogue begins the source of a shape that is a published checkpoint's."""
-GIVEN_ERROR = 0.03
-"""One-sigma error of an acceptance length that the user gives: that of a few hundred measured requests."""
-BORROWED_ERROR = 0.25
-"""That of a default of another model or task: published lengths of one method differ so much between targets (EAGLE-3
-and MTP at k = 3 from 2.4 to 3.4, n-gram in chat from 1.03 to 1.40)."""
-DEFAULT_ERROR = 0.10
-"""That of a published default: tasks of one drafter differ by about as much (Llama-3.1-8B EAGLE, GSM8K 2.39 and
-ShareGPT 2.27; n-gram 1.17 and 1.40)."""
 
 
-def resolve(deployment: Deployment, speculation: Speculation, slo: Slo, *, assumed: tuple[str, ...] = ()) -> Question:
-    """Look up, size and cost a deployment with speculation off and on.
+def resolve(
+    deployment: Deployment,
+    speculation: Speculation,
+    slo: Slo,
+    *,
+    assumed: tuple[str, ...] = (),
+    folder: Path = Path(),
+) -> Question:
+    """Look up, size and cost a deployment with speculation off and on. A relative `acceptance_file` starts at `folder`.
 
     Raises:
         CatalogueError: unknown GPU, model or drafter.
@@ -55,16 +58,14 @@ def resolve(deployment: Deployment, speculation: Speculation, slo: Slo, *, assum
     # Both sides refuse the same requests, or a comparison would not be one.
     shortest = min(off.limits.max_model_len, on.limits.max_model_len)
     off, on = (replace(side, limits=_with_length(side.limits, shortest)) for side in (off, on))
-    acceptance, source = resolve_acceptance(speculation, target.name)
-    shape = verified(speculation, target, acceptance)
+    chosen = chosen_acceptance(_located(speculation, folder), target.name)
+    shape = verified(speculation, target, chosen.model)
     acceptance, trees = shape.acceptance, shape.trees
     limits = on.limits
     if deployment.engine == "vllm":  # the others budget the target's tokens only
         limits = replace(limits, draft_slots=speculation.drafter.extra_rows.at(max(speculation.num_spec_tokens)))
     on = replace(on, trees=trees, limits=tree_limits(limits, trees))
-    source = f"{source}; {shape.said}" if shape.said else source
-    given = speculation.acceptance is not None or speculation.acceptance_length is not None
-    error = GIVEN_ERROR if given else BORROWED_ERROR if source.startswith("borrowed") else DEFAULT_ERROR
+    source = f"{chosen.said}; {shape.said}" if shape.said else chosen.said
     deepest = max(speculation.num_spec_tokens)
     if draft is not None and draft.kind == "medusa" and deepest > draft.num_layers:
         raise ScenarioError(
@@ -89,10 +90,42 @@ def resolve(deployment: Deployment, speculation: Speculation, slo: Slo, *, assum
         on=on,
         acceptance=acceptance,
         acceptance_source=source,
-        acceptance_error=error,
+        acceptance_error=chosen.error,
         names=names,
         assumed=assumed,
     )
+
+
+def by_task(question: Question, trace: Trace, *, folder: Path = Path()) -> Question:
+    """The question with an acceptance for each content class that the log names; as it is when it names none.
+
+    Raises:
+        ScenarioError, ProfileError: see `scenarios.chosen_acceptance`.
+    """
+    if trace.task is None or not (trace.task >= 0).any():
+        return question
+    tokens = np.bincount(trace.task.astype(np.int64) + 1, weights=trace.output_tokens, minlength=1)
+    shares = tokens / tokens.sum()
+    tasks = {name: float(shares[code]) for code, name in enumerate(trace.task_names, start=1) if code < len(shares)}
+    if shares[0] > 0:
+        tasks[""] = float(shares[0])
+    target = find_model(question.deployment.target)
+    chosen = acceptance_by_task(_located(question.speculation, folder), target.name, tasks)
+    shape = verified(question.speculation, target, chosen.model)
+    return replace(
+        question,
+        acceptance=shape.acceptance,
+        acceptance_source=f"{chosen.said}; {shape.said}" if shape.said else chosen.said,
+        acceptance_error=chosen.error,
+        acceptance_by_task=chosen.by_task,
+    )
+
+
+def _located(speculation: Speculation, folder: Path) -> Speculation:
+    """The speculation with the file of measured requests where it lies."""
+    if speculation.acceptance_file is None:
+        return speculation
+    return replace(speculation, acceptance_file=str(folder / Path(speculation.acceptance_file).expanduser()))
 
 
 def _repositories(

@@ -8,10 +8,11 @@ Leaves out: trees whose shape follows the context from round to round. Numbers: 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+import operator
+from dataclasses import dataclass, replace
 
 from scenarios.acceptance import default_acceptance
-from specsim.acceptance import PerPosition
+from specsim.acceptance import AcceptanceModel, Empirical, Mixture, PerPosition, with_lengths
 from specsim.config import Speculation
 from specsim.errors import ScenarioError
 from specsim.shapes import ModelShape
@@ -29,12 +30,12 @@ class Verified:
 
     trees: tuple[Tree, ...]
     """By number of levels, 1 first; empty: chains."""
-    acceptance: PerPosition
+    acceptance: AcceptanceModel
     said: str
     """A remark on the acceptance, to be put behind its source; empty: nothing changed."""
 
 
-def verified(speculation: Speculation, target: ModelShape, acceptance: PerPosition) -> Verified:
+def verified(speculation: Speculation, target: ModelShape, acceptance: AcceptanceModel) -> Verified:
     """Trees of a speculation, and its acceptance by level.
 
     `acceptance` is what the user gave, which is by level already, or the default of a chain.
@@ -71,10 +72,12 @@ def verified(speculation: Speculation, target: ModelShape, acceptance: PerPositi
     model = _by_level(acceptance, by_level)
     lengths = [found.expected_length(depth) for found in (acceptance, model)]
     said = f"{lengths[0]:.2f} tokens a round as a chain, {lengths[1]:.2f} as {what}"
+    if isinstance(acceptance, Empirical):
+        said += "; rounds of a tree are independent, acceptance_model mixture keeps their memory"
     return Verified(cut(tree), model, said)
 
 
-def _chain(method: str, target: ModelShape, acceptance: PerPosition) -> tuple[float, ...]:
+def _chain(method: str, target: ModelShape, acceptance: AcceptanceModel) -> tuple[float, ...]:
     """Chain acceptance that shapes a tree whose own acceptance is given: the published one, else that by level."""
     try:
         return default_acceptance(method, target.name, None)[0].conditional
@@ -109,7 +112,13 @@ def _measured_here(speculation: Speculation) -> bool:
     return speculation.acceptance_length_k in (None, max(speculation.num_spec_tokens))
 
 
-def _by_level(model: PerPosition, by_level: tuple[float, ...]) -> PerPosition:
-    return PerPosition(
-        by_level, len(by_level), model.proposal_rate, model.sigma, f"{model.name}, as a tree", model.proposed
-    )
+def _by_level(model: AcceptanceModel, by_level: tuple[float, ...]) -> AcceptanceModel:
+    """The model with another acceptance by level; what it has of spread and memory stays."""
+    name, levels = f"{model.name}, as a tree", len(by_level)
+    if isinstance(model, Mixture):
+        lengths = [1.0 + model.proposal_rate * sum(itertools.accumulate(by_level[:k], operator.mul)) for k in
+                   range(1, levels + 1)]  # fmt: skip
+        return replace(with_lengths(replace(model, max_spec_tokens=levels), lengths), name=name)
+    if isinstance(model, PerPosition):
+        return PerPosition(by_level, levels, model.proposal_rate, model.sigma, name, model.proposed)
+    return PerPosition(by_level, levels, model.proposal_rate, name=f"{name}, rounds independent")

@@ -22,7 +22,9 @@ from specsim.serving import ENGINES, Serving
 from specsim.trees import verified_tokens
 
 __all__ = [
+    "AcceptanceKind",
     "Deployment",
+    "DraftSampling",
     "PolicySpec",
     "ReplicaLimits",
     "RouterName",
@@ -31,6 +33,9 @@ __all__ = [
 ]
 
 RouterName = Literal["round_robin", "least_outstanding"]
+AcceptanceKind = Literal["replay", "mixture", "vector", "constant"]
+DraftSampling = Literal["greedy", "probabilistic"]
+_FIGURES = ("acceptance", "acceptance_length", "acceptance_file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +165,17 @@ class Speculation:
     acceptance_length_k: int | None = None
     """Draft tokens a round (levels of a tree) at which `acceptance_length` was measured; None: `num_spec_tokens`, if it
     is one number."""
+    acceptance_file: str | None = None
+    """Measured requests (JSON lines) whose acceptance is taken; a relative path starts at the scenario's folder."""
+    acceptance_drafter: str | None = None
+    """Drafter of that file; None: the one named like the method."""
+    acceptance_model: AcceptanceKind | None = None
+    """How measured or published figures are used: replay or mixture (spread and memory), vector, constant. None: a
+    file is replayed, and published figures keep what spread and memory is known of them."""
+    temperature: float | None = None
+    """Sampling temperature of the requests, for which published acceptance (greedy) is lowered; None: as published."""
+    draft_sampling: DraftSampling | None = None
+    """How drafts are drawn at a temperature: greedy (the engine's default), or probabilistic."""
     tree_nodes: int | None = None
     """Drafts verified a round as a tree, the sampled token left out; None: the method's usual tree, or a chain."""
     topk: int | None = None
@@ -189,32 +205,15 @@ class Speculation:
             _whole("speculation.num_spec_tokens", k, 1)
             if k > 64:
                 raise ScenarioError(f"speculation.num_spec_tokens must be <= 64, got {k}")
-        for a in self.acceptance or ():
-            if not (isinstance(a, int | float) and math.isfinite(a) and 0 <= a <= 1):
-                raise ScenarioError(f"speculation.acceptance must lie in 0..1, got {a!r}")
-        if self.acceptance is not None and not self.acceptance:
-            raise ScenarioError("speculation.acceptance is empty; give at least one probability")
-        if self.acceptance is not None and self.acceptance_length is not None:
-            raise ScenarioError("speculation.acceptance and speculation.acceptance_length exclude each other; give one")
-        if self.acceptance_length_k is not None:
-            _whole("speculation.acceptance_length_k", self.acceptance_length_k, 1, 64)
-            if self.acceptance_length is None:
-                raise ScenarioError(
-                    "speculation.acceptance_length_k says at which k acceptance_length was measured; give that too"
-                )
-        if self.task is not None and (self.acceptance is not None or self.acceptance_length is not None):
-            raise ScenarioError(
-                "speculation.task picks a published acceptance, which your own replaces; give one of the two"
-            )
+        self._check_figures()
+        self._check_use()
         self._check_tree()
         self._check_draft()
-        if self.acceptance_length is not None:
-            _positive("speculation.acceptance_length", self.acceptance_length)
-            if self.acceptance_length < 1:
-                raise ScenarioError(
-                    f"speculation.acceptance_length counts the bonus token, so it is at least 1, got "
-                    f"{self.acceptance_length!r}"
-                )
+
+    @property
+    def gives_acceptance(self) -> bool:
+        """Whether the user gives figures or measured requests, so that nothing published is needed."""
+        return not self.acceptance is self.acceptance_length is self.acceptance_file is None
 
     @property
     def drafter(self) -> Drafter:
@@ -228,6 +227,68 @@ class Speculation:
             return False
         given = self.tree_nodes is not None or bool(self.tree_levels)
         return given or self.drafter.usual_tree is not None
+
+    def _check_figures(self) -> None:
+        for a in self.acceptance or ():
+            if not (isinstance(a, int | float) and math.isfinite(a) and 0 <= a <= 1):
+                raise ScenarioError(f"speculation.acceptance must lie in 0..1, got {a!r}")
+        if self.acceptance is not None and not self.acceptance:
+            raise ScenarioError("speculation.acceptance is empty; give at least one probability")
+        given = [name for name in _FIGURES if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ScenarioError(f"speculation.{given[0]} and speculation.{given[1]} exclude each other; give one")
+        if self.acceptance_length_k is not None:
+            _whole("speculation.acceptance_length_k", self.acceptance_length_k, 1, 64)
+            if self.acceptance_length is None:
+                raise ScenarioError(
+                    "speculation.acceptance_length_k says at which k acceptance_length was measured; give that too"
+                )
+        if self.acceptance_length is not None:
+            _positive("speculation.acceptance_length", self.acceptance_length)
+            if self.acceptance_length < 1:
+                raise ScenarioError(
+                    f"speculation.acceptance_length counts the bonus token, so it is at least 1, got "
+                    f"{self.acceptance_length!r}"
+                )
+
+    def _check_use(self) -> None:
+        """How figures are used, and what does nothing beside figures of the user's own."""
+        figures = next((name for name in _FIGURES[:2] if getattr(self, name) is not None), None)
+        for name in ("acceptance_file", "acceptance_drafter"):
+            if getattr(self, name) is not None and not (isinstance(getattr(self, name), str) and getattr(self, name)):
+                raise ScenarioError(f"speculation.{name} must be text, got {getattr(self, name)!r}")
+        if self.acceptance_drafter is not None and self.acceptance_file is None:
+            raise ScenarioError("speculation.acceptance_drafter names a drafter of acceptance_file; give that too")
+        if self.acceptance_model not in (None, "replay", "mixture", "vector", "constant"):
+            raise ScenarioError(
+                f"speculation.acceptance_model {self.acceptance_model!r} is not replay, mixture, vector or constant"
+            )
+        if self.acceptance_model == "replay" and self.acceptance_file is None:
+            raise ScenarioError("speculation.acceptance_model replay needs measured requests; give acceptance_file")
+        if self.temperature is not None:
+            value = self.temperature
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 2:
+                raise ScenarioError(f"speculation.temperature must lie in 0..2, got {value!r}")
+        if self.draft_sampling not in (None, "greedy", "probabilistic"):
+            raise ScenarioError(f"speculation.draft_sampling {self.draft_sampling!r} is not greedy or probabilistic")
+        if self.draft_sampling is not None and self.temperature is None:
+            raise ScenarioError(
+                "speculation.draft_sampling matters at a sampling temperature only; give temperature too"
+            )
+        if figures is not None and self.task is not None:
+            raise ScenarioError(
+                "speculation.task picks a published acceptance, which your own replaces; give one of the two"
+            )
+        if figures is not None and self.acceptance_model is not None:
+            raise ScenarioError(
+                f"speculation.acceptance_model says how measured or published figures are used, and {figures} is "
+                f"yours; leave it out"
+            )
+        if self.gives_acceptance and self.temperature is not None:
+            raise ScenarioError(
+                "speculation.temperature lowers published acceptance, and your own is taken as measured at your "
+                "temperature; leave it out"
+            )
 
     def _check_tree(self) -> None:
         deepest = max(self.num_spec_tokens)

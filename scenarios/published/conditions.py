@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scenarios.acceptance import default_acceptance
+from scenarios.acceptance import default_vector
 from scenarios.hardware import gpu as find_gpu
 from scenarios.models import model as find_model
 from scenarios.published.deployments import Filled, deployment_of
@@ -89,11 +89,12 @@ def _case(row: PublishedRow, seeds: int, seed: int) -> Case:
         num_spec_tokens=(max(1, tree.depth),),
         task=None if given else task,
         acceptance_length=length,
+        acceptance_model=None if given else "vector",
         tree_nodes=tree.nodes,
         topk=tree.topk if tree.nodes is not None else 1 if drafter(method).usual_tree is not None else None,
         options=dict(tree.options),
     )
-    base_of = replace(speculation, task=task, acceptance_length=None)
+    base_of = replace(speculation, task=task, acceptance_length=None, acceptance_model="vector")
     speculation = _with_head(speculation, deployment, filled)
     deployment, question = _resolved(row, deployment, speculation, filled)
     base = _base(base_of, question)
@@ -285,10 +286,12 @@ def _base(speculation: Speculation, question: Question) -> PerPosition:
     """Published acceptance of the method, by level where drafts form a tree; a constant where none was published."""
     target = find_model(question.deployment.target)
     try:
-        chain = vector_of(default_acceptance(speculation.method, target.name, speculation.task)[0])
+        chain: PerPosition = default_vector(speculation.method, target.name, speculation.task)[0]
     except ScenarioError:
         chain = Constant(0.7)
-    return vector_of(verified(speculation, target, chain).acceptance)
+    found = verified(speculation, target, chain).acceptance
+    assert isinstance(found, PerPosition), "a vector stays one"
+    return found
 
 
 def _null(question: Question, deployment: Deployment) -> NullModel:

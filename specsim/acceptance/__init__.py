@@ -11,6 +11,8 @@ from specsim.acceptance.empirical import Empirical
 from specsim.acceptance.fit_mixture import fit_mixture
 from specsim.acceptance.measured import Measured, read_measured
 from specsim.acceptance.mixture import Mixture
+from specsim.acceptance.regime_chain import steady_regimes
+from specsim.acceptance.shift_mixture import with_lengths, with_proposals
 from specsim.acceptance.vector import Constant, PerPosition
 
 __all__ = [
@@ -24,4 +26,7 @@ __all__ = [
     "PerPosition",
     "fit_mixture",
     "read_measured",
+    "steady_regimes",
+    "with_lengths",
+    "with_proposals",
 ]

@@ -21,6 +21,7 @@ __all__ = [
     "conditionals_of",
     "request_offsets",
     "round_starts",
+    "shifted",
     "similar_outputs",
 ]
 
@@ -135,6 +136,13 @@ def conditionals_of(model: AcceptanceModel) -> tuple[float, ...]:
         found.append(min(1.0, gain / survival) if survival > 0 else 0.0)
         survival = gain
     return tuple(found)
+
+
+def shifted(chance: float, shift: float) -> float:
+    """A probability moved on the logit scale; 0 and 1 stay."""
+    if not 0.0 < chance < 1.0:
+        return chance
+    return 1.0 / (1.0 + (1.0 - chance) / chance * math.exp(-shift))
 
 
 def similar_outputs(wanted: np.ndarray, measured: np.ndarray) -> np.ndarray:

@@ -17,7 +17,8 @@ __all__ = ["ByTask"]
 
 @dataclass(frozen=True)
 class ByTask:
-    """`models[t]` deals the luck of requests whose task code is t; `weights` are the shares of tokens, for means.
+    """`models[t]` deals the luck of requests whose task code is t, the last one also that of requests without a task
+    (-1); `weights` are the shares of tokens, for means.
 
     Raises:
         ProfileError: when models and weights do not match.
@@ -72,15 +73,16 @@ class ByTask:
         Raises:
             ProfileError: when `tasks` is missing or holds a code without a model.
         """
-        codes = None if tasks is None else set(np.unique(tasks).tolist())
-        if codes is None or not codes <= set(range(len(self.models))):
-            raise ProfileError(f"acceptance by task needs a task code 0..{len(self.models) - 1} for every request")
+        known = len(self.models)
+        if tasks is None or (len(tasks) and not -1 <= int(np.min(tasks)) <= int(np.max(tasks)) < known):
+            raise ProfileError(f"acceptance by task needs a task code -1..{known - 1} for every request")
+        codes = np.asarray(tasks, dtype=np.int64) % known
         offsets = request_offsets(output_tokens)
         run = np.zeros(int(offsets[-1]), dtype=np.int8)
         drafts = np.full(len(run), MAX_SPEC_TOKENS, dtype=np.int8)
         always = True
         for code, model in enumerate(self.models):
-            chosen = np.flatnonzero(np.asarray(tasks) == code)
+            chosen = np.flatnonzero(codes == code)
             part = model.luck_of(seed, np.asarray(ids)[chosen], np.asarray(output_tokens)[chosen])
             for i, request in enumerate(chosen.tolist()):
                 own, offered = part.of(i)

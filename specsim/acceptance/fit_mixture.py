@@ -12,15 +12,17 @@ Numbers: none but the sizes below; they are the same for every data set.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from specsim.acceptance.base import request_offsets, round_starts, similar_outputs
+from specsim.acceptance.base import similar_outputs
+from specsim.acceptance.measured import lengths_by_k
 from specsim.acceptance.mixture import Mixture
+from specsim.acceptance.regime_chain import steady_regimes
+from specsim.acceptance.shift_mixture import with_lengths, with_proposals
 from specsim.errors import ProfileError
 
 __all__ = ["fit_mixture"]
@@ -39,7 +41,6 @@ _PLACES_PRIOR = 20.0
 """Observations for which the mean over kinds, or over places, counts."""
 _KNOTS = 16
 _REFERENCE_OUTPUTS = 24
-_CALIBRATED_PLACES = 10
 
 
 def fit_mixture(
@@ -49,6 +50,7 @@ def fit_mixture(
     regimes: int = 4,
     proposal_rate: float = 1.0,
     steady_lengths: Sequence[float] | None = None,
+    output_tokens: int | None = None,
     name: str = "mixture",
 ) -> Mixture:
     """The mixture that explains measured requests. Deterministic; some seconds for 100,000 output tokens.
@@ -59,6 +61,7 @@ def fit_mixture(
         proposal_rate: share of positions at which a lookup proposes anything; 1: always.
         steady_lengths: mean acceptance lengths at k = 1, 2, ... to be met by requests of any output length; None: those
             measured, and long requests may differ from short ones as they do in the measurement.
+        output_tokens: the one output length over which a steady fit's `expected_length` is a mean; None: as measured.
 
     Raises:
         ProfileError: when there is nothing to fit.
@@ -72,9 +75,9 @@ def fit_mixture(
     tokens = np.array([len(run) for run in chosen], dtype=np.float64)
     steady = steady_lengths is not None
     found = _explain(_Tests.of(chosen, (1, most)), tokens, _by_ease(chosen, tokens, kinds), regimes, steady)
-    if steady:  # every token counts alike, since requests of all lengths are taken to be alike
+    if steady:
         places = np.array([tokens.mean()])
-        shares = (tokens @ found.member / tokens.sum())[None]
+        shares = found.member.mean(axis=0)[None]
     else:
         places = np.exp(np.linspace(math.log(tokens.min()), math.log(tokens.max() + 1.0), _KNOTS))
         shares = similar_outputs(places, tokens) @ found.member
@@ -84,12 +87,12 @@ def fit_mixture(
         starts=tuple(tuple(row) for row in _normal(found.starts).tolist()),
         shares=tuple(tuple(row) for row in _normal(shares).tolist()),
         share_tokens=tuple(places.tolist()),
-        outputs=_reference(np.array([len(run) for run in measured])),
+        outputs=_reference(measured) if output_tokens is None else ((output_tokens, 1.0),),
         max_spec_tokens=most,
         name=name,
     )
-    lengths = _measured_lengths(measured, most) if steady_lengths is None else steady_lengths
-    return _with_proposals(_calibrated(model, lengths), proposal_rate)
+    lengths = lengths_by_k(measured, most) if steady_lengths is None else steady_lengths
+    return with_proposals(with_lengths(model, lengths), proposal_rate)
 
 
 @dataclass(frozen=True)
@@ -171,22 +174,12 @@ def _normal(rows: np.ndarray) -> np.ndarray:
     return np.asarray(rows / rows.sum(axis=-1, keepdims=True))
 
 
-def _steady(moves: np.ndarray) -> np.ndarray:
-    """[kinds, regimes]: where each chain is in the long run."""
-    regimes = moves.shape[1]
-    found = []
-    for chain in moves:
-        system = np.vstack([chain.T - np.eye(regimes), np.ones(regimes)])
-        found.append(np.linalg.lstsq(system, np.append(np.zeros(regimes), 1.0), rcond=None)[0])
-    return _normal(np.asarray(found))
-
-
 def _explain(tests: _Tests, tokens: np.ndarray, member: np.ndarray, regimes: int, steady: bool) -> _Found:
     """Expectation maximisation, each kind first holding the requests that it was given."""
     kinds = member.shape[1]
     ease = np.linspace(0.05, 0.95, regimes)
     moves = np.repeat((0.8 * np.eye(regimes) + 0.2 / regimes)[None], kinds, axis=0)
-    now = _Found(np.repeat(ease[:, None], _PLACES, axis=1), moves, _steady(moves), member)
+    now = _Found(np.repeat(ease[:, None], _PLACES, axis=1), moves, steady_regimes(moves), member)
     shape = (regimes, kinds, len(tests.size))
     borders = _Borders(np.zeros(shape), np.zeros(shape))
     similar = None if steady else similar_outputs(tokens, tokens)
@@ -199,7 +192,7 @@ def _explain(tests: _Tests, tokens: np.ndarray, member: np.ndarray, regimes: int
             tried[:] = True
         total = _iterate(tests, now, borders, tried, prior, fixed=warm)
         if steady:
-            now.starts = _steady(now.moves)
+            now.starts = steady_regimes(now.moves)
         held = now.member.mean(axis=0)[None] if similar is None else similar @ now.member
         prior = np.log(np.maximum(np.broadcast_to(held, now.member.shape), 1e-9))
         if not warm and abs(total - last) < 1e-5 * abs(total):
@@ -314,86 +307,12 @@ def _backward(rows: np.ndarray, moves: np.ndarray) -> np.ndarray:
     return np.asarray(found)
 
 
-def _reference(tokens: np.ndarray) -> tuple[tuple[int, float], ...]:
+def _reference(runs: Sequence[np.ndarray]) -> tuple[tuple[int, float], ...]:
     """A few output lengths that stand for all, groups of as many tokens each."""
-    ordered = np.sort(tokens)
-    group = np.minimum(((np.cumsum(ordered) - 0.5 * ordered) / ordered.sum() * _REFERENCE_OUTPUTS).astype(int), 23)
+    ordered = np.sort([len(run) for run in runs])
+    group = ((np.cumsum(ordered) - 0.5 * ordered) / ordered.sum() * _REFERENCE_OUTPUTS).astype(int)
     found = []
     for g in np.unique(group):
         own = ordered[group == g]
         found.append((max(1, round(float(own.mean()))), float(len(own))))
     return tuple(found)
-
-
-def _measured_lengths(runs: Sequence[np.ndarray], most: int) -> list[float]:
-    """Tokens over rounds of all requests together, last rounds not cut, by the number of drafts."""
-    run = np.concatenate(runs)
-    offsets = request_offsets(np.array([len(own) for own in runs]))
-    ks = range(1, most + 1)
-    return [1.0 + float(np.minimum(run[round_starts(run, offsets, k)], k).mean()) for k in ks]
-
-
-def _calibrated(model: Mixture, lengths: Sequence[float]) -> Mixture:
-    """The model with each place of a draft shifted, on the logit scale, so that acceptance lengths are those given."""
-    accept = np.clip(model._by_depth(model.max_spec_tokens), 1e-6, 1.0 - 1e-6)
-    logit = np.log(accept) - np.log1p(-accept)
-    shift = 0.0
-    for k in range(1, min(len(lengths), _CALIBRATED_PLACES, model.max_spec_tokens) + 1):
-
-        def excess(x: float, k: int = k, accept: np.ndarray = accept, logit: np.ndarray = logit) -> float:
-            accept[:, k - 1] = 1.0 / (1.0 + np.exp(-logit[:, k - 1] - x))
-            return _with_accept(model, accept[:, :k]).expected_length(k) - lengths[k - 1]
-
-        shift = _root(excess, shift)
-        excess(shift)
-    for place in range(k, model.max_spec_tokens):
-        accept[:, place] = 1.0 / (1.0 + np.exp(-logit[:, place] - shift))
-    return _with_accept(model, accept)
-
-
-def _with_accept(model: Mixture, accept: np.ndarray) -> Mixture:
-    return dataclasses.replace(model, accept=tuple(tuple(row) for row in accept.tolist()))
-
-
-def _root(rising: Callable[[float], float], near: float, most: float = 8.0) -> float:
-    """Root of a rising function by bracketing and false position; the nearer end of -most..most when there is none."""
-    low = high = near
-    at_low = at_high = rising(near)
-    step = 0.1
-    while at_low > 0 and low > -most:
-        high, at_high = low, at_low
-        low = max(-most, low - step)
-        at_low, step = rising(low), 4 * step
-    while at_high < 0 and high < most:
-        low, at_low = high, at_high
-        high = min(most, high + step)
-        at_high, step = rising(high), 4 * step
-    if at_low > 0 or at_high < 0:
-        return low if at_low > 0 else high
-    for _ in range(40):
-        if high - low < 1e-7:
-            break
-        middle = 0.5 * (low + high) if at_high == at_low else low - at_low * (high - low) / (at_high - at_low)
-        middle = min(max(middle, low + 0.02 * (high - low)), high - 0.02 * (high - low))
-        value = rising(middle)
-        if abs(value) < 1e-7:
-            return middle
-        if value < 0:
-            low, at_low = middle, value
-        else:
-            high, at_high = middle, value
-    return 0.5 * (low + high)
-
-
-def _with_proposals(model: Mixture, rate: float) -> Mixture:
-    """A lookup that proposes at a share of positions: wherever something matches, and elsewhere with the chance that
-    makes up the rest."""
-    if rate >= 1.0:
-        return model
-    hit = np.array([row[0] for row in model.accept])
-    matching = dataclasses.replace(model, proposes=tuple(hit.tolist())).proposal_rate
-    idle = max(0.0, (rate - matching) / (1.0 - matching)) if matching < 1.0 else 0.0
-    proposes = 1.0 - (1.0 - hit) * (1.0 - idle)
-    first = np.divide(hit, proposes, out=np.zeros_like(hit), where=proposes > 0)
-    accept = tuple((float(a), *row[1:]) for a, row in zip(np.minimum(first, 1.0), model.accept, strict=True))
-    return dataclasses.replace(model, accept=accept, proposes=tuple(proposes.tolist()))

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from specsim.acceptance.base import MAX_SPEC_TOKENS
+from specsim.acceptance.base import MAX_SPEC_TOKENS, request_offsets, round_starts
 from specsim.errors import ProfileError, nearest
 
-__all__ = ["DRAFTS_SUFFIX", "Measured", "read_measured"]
+__all__ = ["DRAFTS_SUFFIX", "Measured", "lengths_by_k", "read_measured"]
 
 DRAFTS_SUFFIX = "_drafts"
 _KEYS = ("request", "task", "prompt_tokens", "output_tokens")
@@ -43,6 +45,25 @@ class Measured:
         """Longest run that was seen."""
         return max(1, max(int(run.max()) for run in self.runs))
 
+    @property
+    def match_rate(self) -> float:
+        """Share of positions at which at least one draft would match."""
+        return float(np.mean(np.concatenate(self.runs) > 0))
+
+    def lengths(self) -> list[float]:
+        """Mean acceptance length at k = 1, 2, ...: tokens over rounds of all requests together."""
+        return lengths_by_k(self.runs, self.max_spec_tokens)
+
+    def spread(self, num_spec_tokens: int) -> float:
+        """Standard deviation between requests of their mean acceptance length at k, sampling noise taken out."""
+        means, noise = [], []
+        for run in self.runs:
+            starts = round_starts(run, np.array([0, len(run)]), num_spec_tokens)
+            gain = np.minimum(run[starts], num_spec_tokens) + 1.0
+            means.append(float(gain.mean()))
+            noise.append(float(gain.var()) / len(gain))
+        return math.sqrt(max(0.0, float(np.var(means)) - float(np.mean(noise))))
+
     def of_task(self, task: str) -> Measured:
         """Only the requests of one content class.
 
@@ -57,6 +78,13 @@ class Measured:
             )
         drafts = None if self.drafts is None else tuple(self.drafts[i] for i in kept)
         return Measured(tuple(self.runs[i] for i in kept), drafts, (task,) * len(kept), f"{self.name}, {task}")
+
+
+def lengths_by_k(runs: Sequence[np.ndarray], most: int) -> list[float]:
+    """Tokens over rounds of all requests together, last rounds not cut, at k = 1..most."""
+    run = np.concatenate(runs)
+    offsets = request_offsets(np.array([len(own) for own in runs]))
+    return [1.0 + float(np.minimum(run[round_starts(run, offsets, k)], k).mean()) for k in range(1, most + 1)]
 
 
 def read_measured(path: str | Path, *, drafter: str, task: str | None = None) -> Measured:
@@ -118,7 +146,7 @@ def _run(row: dict[str, Any], drafter: str, where: str) -> np.ndarray:
     if values is None:
         there = [key for key in row if key not in _KEYS and not key.endswith(DRAFTS_SUFFIX)]
         raise ProfileError(
-            f"{where}: no drafter '{drafter}'{nearest(drafter, there)}; there: {', '.join(there) or '-'}"
+            f"{where}: no drafter '{drafter}'{nearest(drafter, there)}; those there: {', '.join(there) or '-'}"
         )
     values = _whole(values, drafter, 1, MAX_SPEC_TOKENS + 1, "tokens of a round, bonus included", where)
     return np.asarray(values, dtype=np.int8) - np.int8(1)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specsim.acceptance.base import MAX_SPEC_TOKENS, Luck, conditionals_of, request_offsets
+from specsim.acceptance.base import MAX_SPEC_TOKENS, Luck, conditionals_of, request_offsets, shifted
 from specsim.acceptance.regime_chain import RoundSums, round_sums
 from specsim.errors import ProfileError
 from specsim.rng import Purpose, stream
@@ -113,6 +113,15 @@ class Mixture:
         accept = tuple(tuple(min(1.0, max(0.0, a + delta)) for a in row) for row in self.accept)
         return dataclasses.replace(self, accept=accept, name=f"{self.name} {delta:+g}")
 
+    def with_logit_shift(self, shift: float) -> Mixture:
+        """Each conditional probability of every regime moved by `shift` on the logit scale."""
+        accept = tuple(tuple(shifted(a, shift) for a in row) for row in self.accept)
+        return dataclasses.replace(self, accept=accept)
+
+    def with_fewer_proposals(self, factor: float) -> Mixture:
+        """A lookup that proposes `factor` times as often in every regime; nothing changes where one always does."""
+        return dataclasses.replace(self, proposes=tuple(p * factor for p in self.proposes))
+
     def kinds_at(self, output_tokens: np.ndarray) -> np.ndarray:
         """Share of each kind among requests of these output lengths, [n, kinds]."""
         at = np.log(np.asarray(output_tokens, dtype=np.float64))
@@ -167,7 +176,7 @@ class Mixture:
             drafts[:] = MAX_SPEC_TOKENS * asked
             alive = np.flatnonzero(asked)
         at = places[alive]
-        for depth, chance in enumerate(self._by_depth(self.max_spec_tokens).T):
+        for depth, chance in enumerate(self.by_depth(self.max_spec_tokens).T):
             hit = match[at] < chance[regimes[at]]
             alive, at = alive[hit], at[hit] + 1
             if not len(alive):
@@ -205,7 +214,7 @@ class Mixture:
             at = last + 1
         return found[np.maximum.accumulate(np.where(changes, positions, 0))]
 
-    def _by_depth(self, num_spec_tokens: int) -> np.ndarray:
+    def by_depth(self, num_spec_tokens: int) -> np.ndarray:
         """[regimes, num_spec_tokens]: acceptance, carried on."""
         rows = [row[:num_spec_tokens] + row[-1:] * max(0, num_spec_tokens - len(row)) for row in self.accept]
         return np.asarray(rows, dtype=np.float64).reshape(len(rows), num_spec_tokens)
@@ -225,7 +234,7 @@ class Mixture:
 def _sums_of(model: Mixture, num_spec_tokens: int) -> RoundSums:
     regimes = len(model.accept)
     return round_sums(
-        model._by_depth(num_spec_tokens),
+        model.by_depth(num_spec_tokens),
         np.asarray(model.proposes) if model.proposes else np.ones(regimes),
         np.asarray(model.moves),
         np.asarray(model.starts),

@@ -12,7 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["RoundSums", "round_sums"]
+__all__ = ["RoundSums", "round_sums", "steady_regimes"]
+
+
+def steady_regimes(moves: np.ndarray) -> np.ndarray:
+    """[kinds, regimes]: where each of the chains [kinds, regimes, regimes] is in the long run."""
+    regimes = moves.shape[1]
+    found = []
+    for chain in moves:
+        system = np.vstack([chain.T - np.eye(regimes), np.ones(regimes)])
+        shares = np.linalg.lstsq(system, np.append(np.zeros(regimes), 1.0), rcond=None)[0]
+        found.append(np.clip(shares, 0.0, 1.0))
+    return np.asarray(found) / np.sum(found, axis=1, keepdims=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +76,15 @@ def round_sums(
     turn[:, :regimes, size + 1] = emitted
     turn[:, :regimes, size + 2] = proposes
     turn[:, range(size, size + 3), range(size, size + 3)] = 1.0
-    state = np.zeros((len(lengths), kinds, 1, size + 3))
-    state[:, :, 0, :regimes] = starts
+    state = np.zeros((len(lengths), kinds, size + 3))
+    state[:, :, :regimes] = starts
     left = np.asarray(lengths, dtype=np.int64).copy()
+    # einsum, since threads of a matrix library cost more than these small products, and sum in an order of their own
     while left.any():
         odd = (left & 1).astype(bool)
-        state[odd] = state[odd] @ turn
+        state[odd] = np.einsum("lci,cij->lcj", state[odd], turn)
         left >>= 1
         if left.any():
-            turn = turn @ turn
-    sums = state[:, :, 0, size:]
+            turn = np.einsum("cij,cjk->cik", turn, turn)
+    sums = state[:, :, size:]
     return RoundSums(sums[..., 0], sums[..., 1], sums[..., 2])

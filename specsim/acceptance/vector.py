@@ -18,7 +18,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from specsim.acceptance.base import MAX_SPEC_TOKENS, Luck, request_offsets
+from specsim.acceptance.base import MAX_SPEC_TOKENS, Luck, request_offsets, shifted
 from specsim.acceptance.spread import sigma_for_spread, thresholds
 from specsim.errors import ProfileError
 from specsim.rng import Purpose, stream
@@ -90,6 +90,11 @@ class PerPosition:
         return PerPosition(
             moved, self.max_spec_tokens, self.proposal_rate, self.sigma, f"{self.name} {delta:+g}", self.proposed
         )
+
+    def with_logit_shift(self, shift: float) -> PerPosition:
+        """Each conditional probability moved by `shift` on the logit scale; proposals and sigma stay."""
+        moved = tuple(shifted(a, shift) for a in self.conditional)
+        return dataclasses.replace(self, given=moved)
 
     def expected_length(self, num_spec_tokens: int) -> float:
         """Tokens a round at a static k (at most `max_spec_tokens`), bonus and rounds without proposal included."""

@@ -86,7 +86,7 @@ def _read(values: dict[str, Any]) -> tuple[Question, PlanSettings, Trace, tuple[
     from dataclasses import replace
     from pathlib import Path
 
-    from scenarios.resolve import resolve
+    from scenarios.resolve import by_task, resolve
     from specsim.errors import ScenarioError
     from specsim.planner.question import PlanSettings
 
@@ -122,7 +122,7 @@ def _read(values: dict[str, Any]) -> tuple[Question, PlanSettings, Trace, tuple[
                 "--acceptance-length needs the k at which it was measured: give --acceptance-length-k, or one --k"
             )
         speculation = replace(speculation, acceptance_length_k=speculation.num_spec_tokens[0])
-    question = resolve(deployment, speculation, slo, assumed=assumed)
+    question = resolve(deployment, speculation, slo, assumed=assumed, folder=folder)
     workload = overruled_workload(workload, values, place=place, command="plan")
     if workload.concurrency is not None:
         raise ScenarioError(
@@ -130,7 +130,7 @@ def _read(values: dict[str, Any]) -> tuple[Question, PlanSettings, Trace, tuple[
             f"over; use specsim crossover or simulate, or give --trace"
         )
     trace = read_workload(workload, folder=Path() if values["trace"] else folder, seed=settings.seed)
-    return question, settings, trace, further
+    return by_task(question, trace, folder=folder), settings, trace, further
 
 
 def _policies(texts: Sequence[str]) -> tuple[PolicySpec, ...]:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -82,6 +83,16 @@ _SPECULATION: tuple[tuple[str, str, Any], ...] = (
         "--acceptance-length", type=float, metavar="L", help="Measured tokens a round, bonus included, e.g. 2.3.")),
     ("acceptance_length_k", "acceptance_length_k", click.option(
         "--acceptance-length-k", type=int, metavar="K", help="Draft tokens at which it was measured; default: --k.")),
+    ("acceptance_file", "acceptance_file", click.option(
+        "--acceptance-file", metavar="FILE", help="Measured requests to take acceptance from (JSON lines).")),
+    ("acceptance_drafter", "acceptance_drafter", click.option(
+        "--acceptance-drafter", metavar="NAME", help="Drafter of that file; default: named like the method.")),
+    ("acceptance_model", "acceptance_model", click.option(
+        "--acceptance-model", metavar="KIND", help="replay, mixture, vector or constant; default: replay of a file.")),
+    ("temperature", "temperature", click.option(
+        "--temperature", type=float, metavar="T", help="Sampling temperature, lowers published acceptance.")),
+    ("draft_sampling", "draft_sampling", click.option(
+        "--draft-sampling", metavar="KIND", help="greedy or probabilistic drafts at a temperature.")),
     ("tree_nodes", "tree_nodes", click.option(
         "--tree-nodes", type=int, metavar="N", help="Drafts verified a round as a tree; --k is then its depth.")),
     ("topk", "topk", click.option(
@@ -163,18 +174,21 @@ def speculation_from(values: dict[str, Any], base: Speculation | None = None) ->
         given["acceptance"] = parse_numbers(given["acceptance"], "--acceptance")
     if "tree_levels" in given:
         given["tree_levels"] = parse_whole_numbers(given["tree_levels"], "--tree", low=1)
+    if "acceptance_file" in given:  # a flag's path starts here, a scenario's at its own folder
+        given["acceptance_file"] = os.path.abspath(os.path.expanduser(given["acceptance_file"]))
     if given.get("options") is not None:
         given["options"] = _named_numbers(given["options"], "--draft-option")
-    acceptance = ("acceptance", "acceptance_length", "acceptance_length_k")
+    acceptance = ("acceptance", "acceptance_length", "acceptance_length_k", "acceptance_file", "acceptance_drafter")
+    use = ("task", "acceptance_model", "temperature", "draft_sampling")
     tree: dict[str, Any] = {"tree_nodes": None, "topk": None, "tree_levels": ()}
     cleared: dict[str, Any] = {}
     if "method" in given and drafter(given["method"]).name != start.method:
-        own = ("draft", "task", "draft_tp", "draft_weight_dtype", "draft_kv_dtype")
+        own = ("draft", "task", "acceptance_model", "draft_tp", "draft_weight_dtype", "draft_kv_dtype")
         cleared = {**dict.fromkeys((*acceptance, *own)), **tree, "options": {}}
     if any(name in given for name in tree):
         cleared |= tree
     if any(name in given for name in acceptance):
-        cleared |= dict.fromkeys((*acceptance, "task"))
+        cleared |= dict.fromkeys((*acceptance, *use))
     return replace(start, **{**cleared, **given})
 
 

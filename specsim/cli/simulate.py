@@ -34,6 +34,8 @@ _OF_SPECULATION = {
     "method": "--method", "draft": "--draft", "task": "--task", "acceptance": "--acceptance",
     "acceptance_length": "--acceptance-length", "acceptance_length_k": "--acceptance-length-k",
     "tree_nodes": "--tree-nodes", "topk": "--topk", "tree": "--tree", "draft_tp": "--draft-tp",
+    "acceptance_file": "--acceptance-file", "acceptance_drafter": "--acceptance-drafter",
+    "acceptance_model": "--acceptance-model", "temperature": "--temperature", "draft_sampling": "--draft-sampling",
     "draft_dtype": "--draft-dtype", "draft_kv_dtype": "--draft-kv-dtype", "draft_option": "--draft-option",
 }  # fmt: skip
 """Flags that mean nothing when nothing is drafted, --k apart."""
@@ -178,7 +180,7 @@ def _overruled(item: ScenarioFile, values: dict[str, Any], seed: int | None) -> 
 
 
 def _prepare(item: ScenarioFile, policy: str | None, plain: bool) -> SingleRun:
-    from scenarios.resolve import resolve
+    from scenarios.resolve import by_task, resolve
     from specsim.planner.single import SingleRun
 
     assert item.workload is not None
@@ -187,10 +189,10 @@ def _prepare(item: ScenarioFile, policy: str | None, plain: bool) -> SingleRun:
     if chosen.num_spec_tokens and speculation.has_tree and not speculation.tree_levels:
         # a tree is grown for the depth that is run
         speculation = replace(speculation, num_spec_tokens=(chosen.num_spec_tokens,))
-    question = resolve(item.deployment, speculation, item.slo, assumed=assumed)
+    question = resolve(item.deployment, speculation, item.slo, assumed=assumed, folder=item.folder)
     trace = read_workload(item.workload, folder=item.folder, seed=item.plan.seed)
     return SingleRun(
-        question=question,
+        question=by_task(question, trace, folder=item.folder),
         trace=trace,
         policy=chosen,
         seed=item.plan.seed,

@@ -72,6 +72,16 @@ def profile_part(question: Question) -> dict[str, Any]:
             "conditional": [float(a) for a in question.acceptance.conditional][: max(question.max_k, 1)],
             "proposal_rate": question.acceptance.proposal_rate,
             "mean_acceptance_length_by_k": lengths,
+            "by_task": [
+                {
+                    "task": part.task,
+                    "share": part.share,
+                    "known": part.known,
+                    "source": part.source,
+                    "mean_acceptance_length_by_k": {str(k): length for k, length in part.lengths.items()},
+                }
+                for part in question.acceptance_by_task
+            ],
         },
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,13 +12,13 @@ import numpy as np
 
 from specsim.acceptance import AcceptanceModel
 from specsim.config import Deployment, PolicySpec, ReplicaLimits, Slo, Speculation
-from specsim.errors import ScenarioError
+from specsim.errors import InvariantError, ScenarioError
 from specsim.latency import StepCost
 from specsim.policies import kind_of
 from specsim.profiles import LatencyProfile
 from specsim.trees import Tree
 
-__all__ = ["PlanSettings", "Question", "Side", "acceptance_fingerprint"]
+__all__ = ["PlanSettings", "Question", "Side", "TaskAcceptance", "acceptance_fingerprint"]
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,20 @@ class PlanSettings:
                 raise ScenarioError(f"plan.loads_per_s must be in 1e-6..1e6 requests per second, got {load!r}")
 
 
+@dataclass(frozen=True, slots=True)
+class TaskAcceptance:
+    """What one content class of the log got."""
+
+    task: str
+    share: float
+    """Of all output tokens of the log."""
+    known: bool
+    """Whether there are figures for it; otherwise it got the default."""
+    source: str
+    lengths: Mapping[int, float]
+    """Mean acceptance length by k."""
+
+
 @dataclass(frozen=True)
 class Question:
     """A fleet, with speculation off and on, and what its users are promised."""
@@ -89,6 +103,8 @@ class Question:
     acceptance_source: str
     acceptance_error: float
     """One-sigma relative error of the mean acceptance length."""
+    acceptance_by_task: tuple[TaskAcceptance, ...] = ()
+    """By content class of the log, when it names any and they are told apart."""
     names: Mapping[str, str] = field(default_factory=dict)
     """target, draft, gpu as the catalogue spells them."""
     assumed: tuple[str, ...] = ()
@@ -145,7 +161,8 @@ class Question:
         """What makes two questions the same, for ids and cached runs."""
         return {
             "deployment": asdict(self.deployment),
-            "speculation": asdict(self.speculation),
+            # the fingerprint says what is in a measured file, wherever that lies
+            "speculation": asdict(self.speculation) | {"acceptance_file": None},
             "slo": asdict(self.slo),
             "profiles": [self.off.profile.sha256, self.on.profile.sha256],
             "limits": [asdict(self.off.limits), asdict(self.on.limits)],
@@ -155,9 +172,28 @@ class Question:
 
 
 def acceptance_fingerprint(model: AcceptanceModel) -> str:
-    """Hash of the luck that a model deals to 64 requests: the same luck, the same fingerprint."""
-    luck = model.luck(0, 0, np.full(64, 64, dtype=np.int64), np.zeros(64, dtype=np.int16))
-    digest = hashlib.sha256(f"{type(model).__name__} {model.max_spec_tokens}".encode())
-    digest.update(luck.run.tobytes())
-    digest.update(b"" if luck.drafts is None else luck.drafts.tobytes())
+    """Hash of everything that a model is made of, its name apart: the same fingerprint, the same luck."""
+    digest = hashlib.sha256()
+    _feed(digest, model)
     return digest.hexdigest()
+
+
+def _feed(digest: hashlib._Hash, value: Any) -> None:
+    if is_dataclass(value):
+        digest.update(f"{type(value).__name__}(".encode())
+        for part in fields(value):
+            if part.name != "name":
+                digest.update(f"{part.name}=".encode())
+                _feed(digest, getattr(value, part.name))
+        digest.update(b")")
+    elif isinstance(value, np.ndarray):
+        digest.update(f"{value.dtype}{value.shape}".encode())
+        digest.update(value.tobytes())
+    elif isinstance(value, tuple | list):
+        digest.update(f"[{len(value)}:".encode())
+        for part in value:
+            _feed(digest, part)
+    elif isinstance(value, str | int | float | None):
+        digest.update(f"{value!r};".encode())
+    else:
+        raise InvariantError(f"an acceptance model holds a {type(value).__name__}, which has no fingerprint")

@@ -143,11 +143,23 @@ def _profile(page: Page, result: Mapping[str, Any]) -> None:
         ("holds for", ", ".join(f"{k} {v}" for k, v in covers.items() if k in ("attention_backend", "engine", "date"))),
         ("acceptance", f"{lengths} (±{a['relative_error']:.0%})"
          + ("" if a["proposal_rate"] >= 1 else f"; proposes in {a['proposal_rate']:.0%} of rounds")),
-        ("", a["source"]),
+        *(("", line) for line in _sources(a)),
     ]  # fmt: skip
     page.facts(facts)
     for note in p["notes"]:
         page.line(f"- {note}")
+
+
+def _sources(acceptance: Mapping[str, Any]) -> list[str]:
+    """Where acceptance is from, a line for each content class where they are told apart."""
+    if not acceptance["by_task"]:
+        return [acceptance["source"]]
+    lines = ["by the log's tasks:"]
+    for part in acceptance["by_task"]:
+        lengths = ", ".join(f"{length:.2f} at k={k}" for k, length in part["mean_acceptance_length_by_k"].items())
+        unknown = "" if part["known"] else ", no figures for it, so the default"
+        lines.append(f"{part['task']} ({part['share']:.0%} of output tokens{unknown}): {lengths}; {part['source']}")
+    return lines
 
 
 def _comparison(page: Page, result: Mapping[str, Any], full: bool) -> None:

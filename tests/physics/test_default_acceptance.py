@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from scenarios.acceptance import default_acceptance, given_acceptance, known_tasks, resolve_acceptance
+from scenarios.acceptance import default_acceptance, default_vector, known_tasks
+from scenarios.chosen_acceptance import chosen_acceptance
 from scenarios.models import load_models
+from specsim.acceptance import AcceptanceModel, Mixture
 from specsim.config import Speculation
 from specsim.drafters import drafter, method_names
 from specsim.errors import ScenarioError
+
+
+def chosen(speculation: Speculation) -> tuple[AcceptanceModel, str]:
+    found = chosen_acceptance(speculation, "llama-3.1-8b")
+    return found.model, found.said
 
 
 @pytest.mark.parametrize(
@@ -23,9 +30,12 @@ from specsim.errors import ScenarioError
 )
 def test_llama_defaults_reproduce_the_published_lengths(method: str, task: str, lengths: tuple[float, ...]) -> None:
     model, source = default_acceptance(method, "llama-3.1-8b", task)
+    vector, _ = default_vector(method, "llama-3.1-8b", task)
+    assert [vector.expected_length(k) for k in (1, 3, 5, 10)] == pytest.approx(lengths, rel=0.012)
     assert [model.expected_length(k) for k in (1, 3, 5, 10)] == pytest.approx(lengths, rel=0.012)
     assert "2601.11580" in source and "borrowed" not in source
-    assert model.sigma > 0
+    assert vector.sigma > 0 and isinstance(model, Mixture)
+    assert model.expected_drafts(3) == pytest.approx(vector.expected_drafts(3), rel=1e-3)
 
 
 def test_every_method_has_a_default_for_every_model_and_task() -> None:
@@ -69,22 +79,21 @@ def test_eagle3_of_llama_follows_its_published_lengths() -> None:
 
 
 def test_given_vector_and_length_win_over_the_catalogue() -> None:
-    model, source = resolve_acceptance(Speculation(acceptance=(0.7, 0.6, 0.5)), "llama-3.1-8b")
+    model, source = chosen(Speculation(acceptance=(0.7, 0.6, 0.5)))
     assert model.conditional[:4] == (0.7, 0.6, 0.5, 0.5) and source.startswith("given")
-    model, source = resolve_acceptance(Speculation(acceptance_length=2.388, acceptance_length_k=3), "llama-3.1-8b")
+    model, source = chosen(Speculation(acceptance_length=2.388, acceptance_length_k=3))
     assert model.expected_length(3) == pytest.approx(2.388) and "constant" in source
-    model, _ = resolve_acceptance(Speculation(acceptance_length=2.0, num_spec_tokens=(4,)), "llama-3.1-8b")
+    model, _ = chosen(Speculation(acceptance_length=2.0, num_spec_tokens=(4,)))
     assert model.expected_length(4) == pytest.approx(2.0)
-    assert given_acceptance(Speculation()) is None
 
 
 def test_given_figures_of_a_lookup_are_split_into_rate_and_match() -> None:
-    model, source = resolve_acceptance(Speculation(method="ngram", acceptance=(0.09, 0.58, 0.62)), "llama-3.1-8b")
+    model, source = chosen(Speculation(method="ngram", acceptance=(0.09, 0.58, 0.62)))
     assert model.proposal_rate == pytest.approx(0.09 / 0.72)
     assert model.expected_length(3) == pytest.approx(1 + 0.09 * (1 + 0.58 + 0.58 * 0.62))
     assert "proposal" in source
     given_length = Speculation(method="ngram", acceptance_length=1.165, acceptance_length_k=3)
-    model, _ = resolve_acceptance(given_length, "llama-3.1-8b")
+    model, _ = chosen(given_length)
     assert model.expected_length(3) == pytest.approx(1.165) and model.proposal_rate < 0.5
 
 
@@ -93,8 +102,8 @@ def test_given_figures_of_a_lookup_are_split_into_rate_and_match() -> None:
     [
         (lambda: default_acceptance("eagel", "llama-3.1-8b"), "did you mean 'eagle'"),
         (lambda: default_acceptance("eagle", "llama-3.1-8b", "maht"), "did you mean 'math'"),
-        (lambda: resolve_acceptance(Speculation(acceptance_length=2.0), ""), "acceptance_length_k"),
-        (lambda: resolve_acceptance(Speculation(acceptance_length=5.0, acceptance_length_k=3), ""), "1..4"),
+        (lambda: chosen(Speculation(acceptance_length=2.0)), "acceptance_length_k"),
+        (lambda: chosen(Speculation(acceptance_length=5.0, acceptance_length_k=3)), "1..4"),
     ],
 )
 def test_contradictions_are_refused_in_one_line(call, words: str) -> None:

@@ -206,3 +206,11 @@ def test_policies_are_written_where_the_engine_has_them() -> None:
 def test_flags_of_an_unknown_engine_are_refused() -> None:
     with pytest.raises(ScenarioError, match="no flags are known for engine 'exllama'; there are some for vllm, sglang"):
         engine_config(asked("eagle"), PolicySpec("off"), engine="exllama")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_drafts_by_probability_are_asked_for_or_said_to_be_missing(engine: str) -> None:
+    speculation = Speculation(method="draft_model", temperature=1.0, draft_sampling="probabilistic")
+    found = engine_config(resolve(Deployment(), speculation, Slo()), PolicySpec("static", 3), engine=engine)
+    assert ('"draft_sample_method":"probabilistic"' in found["command"]) == (engine == "vllm")
+    assert any("by probability" in warning for warning in found["warnings"]) == (engine != "vllm")

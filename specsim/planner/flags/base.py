@@ -96,6 +96,8 @@ class Writer:
             self.warn(f"{self.title} does not offer {drafter.name}; {known}. The command leaves speculation out.")
         elif found.remark:
             self.warn(found.remark)
+        if self.question.speculation.draft_sampling == "probabilistic" and self.engine != "vllm":
+            self.warn(f"The command does not ask {self.title} to draw drafts by probability; its own default holds.")
         return found
 
     def drafter(self, offered: EngineName) -> str | None:

@@ -66,6 +66,8 @@ def _speculative(w: Writer) -> dict[str, Any] | None:
         found["model"] = model
     found["num_speculative_tokens"] = w.num_spec_tokens
     found |= offered.settings
+    if given.draft_sampling == "probabilistic":
+        found["draft_sample_method"] = "probabilistic"
     if given.draft_tp is not None:
         found["draft_tensor_parallel_size"] = given.draft_tp
         if given.draft_tp not in (1, w.deployment.tp):
