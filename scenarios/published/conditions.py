@@ -30,7 +30,6 @@ from scenarios.published.words import (
 from scenarios.resolve import find_drafter, resolve
 from scenarios.trees import verified
 from specsim.acceptance import Constant, PerPosition
-from specsim.acceptance.scaled import vector_of
 from specsim.config import Deployment, Slo, Speculation
 from specsim.drafters import drafter
 from specsim.errors import CapacityError, CatalogueError, InputError, ScenarioError
