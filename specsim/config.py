@@ -46,7 +46,7 @@ class Deployment:
     replicas: int = 1
     """Copies of the engine behind the router, each with its own cache."""
     router: RouterName = "least_outstanding"
-    """How an arrival picks its replica: in turn, by least prompt tokens outstanding, or by where its prefix was sent."""
+    """How an arrival picks its replica: in turn, by fewest prompt tokens outstanding, or by its prefix."""
     weight_dtype: str | None = None
     """None: as the checkpoint stores it."""
     kv_dtype: str = "bf16"
