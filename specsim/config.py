@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from specsim.checks import positive as _positive
 from specsim.checks import whole as _whole
@@ -32,10 +32,14 @@ __all__ = [
     "Speculation",
 ]
 
+<<<<<<< HEAD
 RouterName = Literal["round_robin", "least_outstanding"]
 AcceptanceKind = Literal["replay", "mixture", "vector", "constant"]
 DraftSampling = Literal["greedy", "probabilistic"]
 _FIGURES = ("acceptance", "acceptance_length", "acceptance_file")
+=======
+RouterName = Literal["round_robin", "least_outstanding", "prefix_affinity"]
+>>>>>>> disc
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class Deployment:
     replicas: int = 1
     """Copies of the engine behind the router, each with its own cache."""
     router: RouterName = "least_outstanding"
-    """How an arrival picks its replica: in turn, or the one with fewest tokens outstanding."""
+    """How an arrival picks its replica: in turn, by fewest prompt tokens outstanding, or by its prefix."""
     weight_dtype: str | None = None
     """None: as the checkpoint stores it."""
     kv_dtype: str = "bf16"
@@ -100,8 +104,8 @@ class Deployment:
         _positive("deployment.gpu_memory_utilization", self.gpu_memory_utilization)
         if self.gpu_memory_utilization > 1:
             raise ScenarioError(f"deployment.gpu_memory_utilization must be <= 1, got {self.gpu_memory_utilization!r}")
-        if self.router not in ("round_robin", "least_outstanding"):
-            raise ScenarioError(f"deployment.router '{self.router}' is not round_robin or least_outstanding")
+        if self.router not in get_args(RouterName):
+            raise ScenarioError(f"deployment.router '{self.router}' is not one of {', '.join(get_args(RouterName))}")
 
     def _check_engine(self) -> None:
         """Refuse what the engine does not have."""

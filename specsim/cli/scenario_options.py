@@ -35,7 +35,8 @@ _DEPLOYMENT: tuple[tuple[str, str, Any], ...] = (
     ("gpu", "gpu", click.option("--gpu", metavar="NAME", help="GPU, e.g. h100-sxm; see specsim hardware list.")),
     ("tp", "tp", click.option("--tp", type=int, metavar="N", help="Tensor parallelism: GPUs of a replica.")),
     ("replicas", "replicas", click.option("--replicas", type=int, metavar="N", help="Replicas behind the router.")),
-    ("router", "router", click.option("--router", metavar="NAME", help="round_robin or least_outstanding.")),
+    ("router", "router", click.option(
+        "--router", metavar="NAME", help="round_robin, least_outstanding or prefix_affinity.")),
     ("weight_dtype", "weight_dtype", click.option(
         "--weight-dtype", "--dtype", metavar="DTYPE", help="bf16, fp8, int4, ...; default: as the checkpoint has it.")),
     ("kv_dtype", "kv_dtype", click.option("--kv-dtype", metavar="DTYPE", help="Of the KV cache: bf16, fp8, ...")),

@@ -1,4 +1,4 @@
-"""Which replica gets a request, and when the next one comes: open loop by arrival times, closed loop by completions."""
+"""When the next request comes, and handing it on: open loop by arrival times, closed loop by completions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 import numpy as np
 import simpy
 
-from specsim.config import RouterName
+from specsim.engine.choosers import Chooser
 from specsim.engine.recorder import Recorder
 from specsim.engine.replica import Replica
 
@@ -16,18 +16,17 @@ __all__ = ["ClosedLoop", "OpenLoop"]
 
 
 class _Router:
-    """Hands requests to replicas and wakes the idle ones."""
+    """Hands requests to replicas and wakes the idle ones. `chooser` None: there is one replica only."""
 
     def __init__(
-        self, env: simpy.Environment, replicas: Sequence[Replica], name: RouterName, recorder: Recorder
+        self, env: simpy.Environment, replicas: Sequence[Replica], chooser: Chooser | None, recorder: Recorder
     ) -> None:
         self.env = env
         self.replicas = replicas
-        self.name = name
         self.recorder = recorder
-        self._turn = 0
-        self._alone = replicas[0] if len(replicas) == 1 else None
-        if self._alone is not None:
+        self._chooser = chooser
+        self._tells = chooser is not None and chooser.watches
+        if chooser is None:
             recorder.rows.replica[:] = 0
         self._wake: list[simpy.Event | None] = [None] * len(replicas)
         self.next_s = 0.0
@@ -35,31 +34,32 @@ class _Router:
 
     def dispatch(self, request: int, now_s: float) -> bool:
         """Route one request; False when it was refused."""
-        if self._alone is not None:
-            if self._alone.submit(request, now_s):
+        if self._chooser is None:
+            if self.replicas[0].submit(request, now_s):
                 return True
             self.recorder.rows.rejected[request] = True
             return False
-        if self.name == "round_robin":
-            index = self._turn
-            self._turn = (self._turn + 1) % len(self.replicas)
-        else:
-            index = min(range(len(self.replicas)), key=lambda r: (self.replicas[r].outstanding_tokens, r))
+        index = self._chooser.choose(request)
         rows = self.recorder.rows
         rows.replica[request] = index
         if not self.replicas[index].submit(request, now_s):
             rows.rejected[request] = True
+            self._chooser.finished(request)
             return False
-        wake = self._wake[index]
-        if wake is not None:
-            self._wake[index] = None
-            wake.succeed()
+        self.wake(index)
         return True
 
     def sleep(self, index: int) -> simpy.Event:
-        """An event that fires when replica `index` gets a request."""
+        """An event that fires when replica `index` has something to do."""
         self._wake[index] = event = self.env.event()
         return event
+
+    def wake(self, index: int) -> None:
+        """Replica `index` may have something to do."""
+        event = self._wake[index]
+        if event is not None:
+            self._wake[index] = None
+            event.succeed()
 
 
 class OpenLoop(_Router):
@@ -69,15 +69,15 @@ class OpenLoop(_Router):
         self,
         env: simpy.Environment,
         replicas: Sequence[Replica],
-        name: RouterName,
+        chooser: Chooser | None,
         recorder: Recorder,
         arrival_s: np.ndarray,
     ) -> None:
-        super().__init__(env, replicas, name, recorder)
+        super().__init__(env, replicas, chooser, recorder)
         self._arrival_s: list[float] = [*arrival_s.tolist(), math.inf]
         self._next = 0
         self.next_s = self._arrival_s[0]
-        if len(replicas) > 1:
+        if chooser is not None:
             env.process(self._arrivals())
 
     def deliver(self, now_s: float) -> None:
@@ -90,14 +90,16 @@ class OpenLoop(_Router):
 
     def idle(self, index: int) -> simpy.Event | None:
         """What an idle replica waits for; None when nothing will come."""
-        if len(self.replicas) > 1:
+        if self._chooser is not None:
             return self.sleep(index)
         if self.next_s == math.inf:
             return None
         return self.env.timeout(self.next_s - self.env.now)
 
     def finished(self, request: int, now_s: float) -> None:
-        """Nothing follows from a completion."""
+        """Nothing follows from a completion, but for routers that count them."""
+        if self._tells and self._chooser is not None:
+            self._chooser.finished(request)
 
     def _arrivals(self) -> Generator[simpy.Event, None, None]:
         while self.next_s < math.inf:
@@ -112,12 +114,12 @@ class ClosedLoop(_Router):
         self,
         env: simpy.Environment,
         replicas: Sequence[Replica],
-        name: RouterName,
+        chooser: Chooser | None,
         recorder: Recorder,
         concurrency: int,
         warmup_requests: int,
     ) -> None:
-        super().__init__(env, replicas, name, recorder)
+        super().__init__(env, replicas, chooser, recorder)
         self._concurrency = concurrency
         self._warmup_requests = warmup_requests
         self._in_flight = 0
@@ -146,10 +148,12 @@ class ClosedLoop(_Router):
 
     def idle(self, index: int) -> simpy.Event | None:
         """What an idle replica waits for; None when nothing will come."""
-        return self.sleep(index) if len(self.replicas) > 1 else None
+        return self.sleep(index) if self._chooser is not None else None
 
     def finished(self, request: int, now_s: float) -> None:
         """A place is free."""
+        if self._tells and self._chooser is not None:
+            self._chooser.finished(request)
         self._in_flight -= 1
         self.next_s = 0.0
         self._completed += 1

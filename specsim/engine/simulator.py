@@ -12,6 +12,7 @@ import numpy as np
 import simpy
 
 from specsim.config import PolicySpec, ReplicaLimits, RouterName
+from specsim.engine.choosers import make_chooser
 from specsim.engine.curves import StartUpCurves
 from specsim.engine.fast_replica import FastReplica
 from specsim.engine.observe import Observer, observed
@@ -86,11 +87,12 @@ def simulate(
     ]
     if observers:
         fleet = observed(fleet, recorder, observers)
+    chooser = make_chooser(router, fleet, workload.trace, limits) if replicas > 1 else None
     source: OpenLoop | ClosedLoop
     if concurrency is None:
-        source = OpenLoop(env, fleet, router, recorder, arrivals)
+        source = OpenLoop(env, fleet, chooser, recorder, arrivals)
     else:
-        source = ClosedLoop(env, fleet, router, recorder, concurrency, int(warmup_share * n))
+        source = ClosedLoop(env, fleet, chooser, recorder, concurrency, int(warmup_share * n))
     for index, replica in enumerate(fleet):
         env.process(_serve(env, index, replica, source))
     env.run()

@@ -317,7 +317,7 @@ def worlds(
             at_zero_drafts=draw(st.sampled_from(["skipped", "synced", "stale"])),
         ),
         replicas=draw(st.sampled_from(list(replicas))),
-        router=draw(st.sampled_from(["round_robin", "least_outstanding"])),
+        router=draw(st.sampled_from(["round_robin", "least_outstanding", *["prefix_affinity"] * bool(hash_block)])),
         concurrency=draw(st.sampled_from([None, None, 1, 5])) if closed else None,
         seed=draw(st.integers(0, 5)),
     )

@@ -74,7 +74,7 @@ def worlds(draw: st.DrawFn) -> dict:
         "window": draw(st.sampled_from([0, 20])),
         "at_zero_drafts": draw(st.sampled_from(["synced", "stale"])),
         "replicas": draw(st.sampled_from([1, 1, 2])),
-        "router": draw(st.sampled_from(["round_robin", "least_outstanding"])),
+        "router": draw(st.sampled_from(["round_robin", "least_outstanding", *["prefix_affinity"] * bool(hash_block)])),
         "concurrency": draw(st.sampled_from([None, None, 1, 5])),
         "seed": draw(st.integers(0, 5)),
         "warmup": draw(st.sampled_from([0.0, 0.0, 0.3])),

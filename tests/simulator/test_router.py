@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from strategies import CROWDED, ListedLuck, Watch, World, run, worlds
 
 from specsim.config import PolicySpec
+from specsim.engine.choosers import PrefixAffinity, PrefixMap
 from specsim.errors import ScenarioError
 
 KINDS = pytest.mark.parametrize("plain", [True, False], ids=["plain", "fast"])
@@ -167,3 +168,124 @@ def pairwise_times(finish_s: np.ndarray, arrival_s: np.ndarray) -> list[tuple[fl
 def test_counts_that_make_no_sense_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ScenarioError, match=r"must be >= 1|must lie in 0\.\.1"):
         run(replace(World(trace=make_trace()), **changes), plain=False)
+
+
+def hashed(world: World) -> bool:
+    return world.trace.hash_ids is not None
+
+
+@KINDS
+@settings(max_examples=40, deadline=None)
+@given(world=worlds(replicas=(2, 3)).filter(hashed))
+@example(world=CROWDED)
+def test_affinity_goes_where_most_of_the_prefix_was_sent(world: World, plain: bool) -> None:
+    """Against a tally kept here: of those that were sent most leading hashes, the one with least outstanding."""
+    world = replace(world, limits=replace(world.limits, num_kv_blocks=10**6))  # the router forgets nothing
+    prompts = world.trace.prompt_tokens.tolist()
+    outstanding: Counter[int] = Counter()
+    sent: list[set[int]] = [set() for _ in range(world.replicas)]
+    seen = {"matched": 0}
+
+    def check(call: str, replica: Any, now_s: float) -> None:
+        if call == "end":
+            for request in watch.steps[-1].finished:
+                outstanding[replica.index] -= prompts[request]
+        elif call == "submit":
+            request, index, _, accepted = watch.submitted[-1]
+            hashes = world.trace.hashes(request).tolist()
+            matches = []
+            for known in sent:
+                matched = 0
+                while matched < len(hashes) and hashes[matched] in known:
+                    matched += 1
+                matches.append(matched)
+            best = [r for r, m in enumerate(matches) if m == max(matches)]
+            if max(matches) <= 0.3 * len(hashes):
+                best = list(range(world.replicas))
+            assert index == min(best, key=lambda r: (outstanding[r], r))
+            seen["matched"] += len(best) < world.replicas
+            sent[index].update(hashes)
+            outstanding[index] += prompts[request] if accepted else 0
+
+    watch = Watch(check)
+    run(replace(world, router="prefix_affinity"), plain=plain, watch=watch)
+    assert world.trace is not CROWDED.trace or seen["matched"] > 3, "the guard: prefixes do decide"
+
+
+def test_affinity_finds_more_in_the_caches_than_turns_do() -> None:
+    """Nine conversations of six turns each on three replicas, in an order that turns do not respect."""
+    rng = np.random.default_rng(3)
+    turns = [(c, t) for t in range(6) for c in rng.permutation(9).tolist()]
+    world = World(
+        trace=make_trace(
+            arrival_s=[0.25 * n for n in range(len(turns))],
+            prompt_tokens=[16 * (2 + 2 * t) + 1 for _, t in turns],
+            output_tokens=4,
+            hashes=[[100 * c + b for b in range(2 + 2 * t)] for c, t in turns],
+            hash_block_tokens=16,
+        ),
+        replicas=3,
+    )
+    found = {name: run(replace(world, router=name), plain=False).requests.cached_tokens.sum()
+             for name in ("round_robin", "least_outstanding", "prefix_affinity")}  # fmt: skip
+    everything = sum(16 * 2 * t for _, t in turns)
+    assert found["prefix_affinity"] == everything
+    assert found["round_robin"] < 0.7 * everything
+
+
+class Load:
+    """A replica with so many prompt tokens outstanding."""
+
+    def __init__(self, tokens: int) -> None:
+        self.outstanding_tokens = tokens
+
+
+def affinity(*tokens: int, cache_tokens: int = 10_000) -> PrefixAffinity:
+    trace = make_trace(
+        arrival_s=[0.0] * 300,
+        prompt_tokens=64,
+        hashes=[[1, 2, 3, 4]] * 290 + [[1, 9, 9, 9], [1, 2, 9, 9], [7, 8, 9, 10]] + [[5, 6, 7, 8]] * 7,
+        hash_block_tokens=16,
+    )
+    return PrefixAffinity([Load(n) for n in tokens], trace, cache_tokens)  # type: ignore[list-item]
+
+
+def test_affinity_ends_where_one_replica_has_far_more_to_do() -> None:
+    chooser = affinity(0, 10**6)
+    chosen = [chooser.choose(n) for n in range(65)]
+    assert chosen == [0] * 65, "65 more than nobody, and still the prefix decides"
+    chooser._replicas = [Load(10**6), Load(0)]  # type: ignore[list-item]
+    assert chooser.choose(65) == 1, "now it does not: one has 65 in flight, the other none"
+    assert chooser.choose(66) == 1, "64 more: both have the prefix, the second has less to do"
+    for request in range(65):
+        chooser.finished(request)
+    assert chooser.choose(67) == 1
+
+
+def test_a_short_match_does_not_decide() -> None:
+    chooser = affinity(10, 5)
+    assert chooser.choose(0) == 1
+    chooser._replicas = [Load(5), Load(10)]  # type: ignore[list-item]
+    assert chooser.choose(290) == 0, "one hash of four"
+    assert chooser.choose(291) == 1, "two of four"
+    assert chooser.choose(292) == 0, "none"
+
+
+def test_a_router_forgets_what_was_sent_long_ago() -> None:
+    known = PrefixMap(2, hashes_each=5)
+    known.note([1, 2, 3], 0)
+    assert (known.match([1, 2, 3, 4], 0), known.match([1, 2], 1)) == (3, 0)
+    known.note([7, 8, 9], 0)
+    assert known.match([7, 8, 9], 0) == 3
+    assert known.match([1, 2, 3], 0) == 2, "the end of a prompt goes first"
+    known.note([1, 2], 0)
+    known.note([5, 6], 0)
+    assert known.match([1, 2], 0) == 2, "what was sent again stays"
+    assert known.match([7, 8, 9], 0) == 1
+
+
+def test_affinity_needs_hashes() -> None:
+    world = World(trace=make_trace(arrival_s=[0.0, 1.0]), replicas=2, router="prefix_affinity")
+    with pytest.raises(ScenarioError, match="needs prefix hashes"):
+        run(world, plain=False)
+    assert run(replace(world, replicas=1), plain=False).requests.replica.tolist() == [0, 0], "alone there is no choice"
