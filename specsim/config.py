@@ -32,14 +32,10 @@ __all__ = [
     "Speculation",
 ]
 
-<<<<<<< HEAD
-RouterName = Literal["round_robin", "least_outstanding"]
+RouterName = Literal["round_robin", "least_outstanding", "prefix_affinity"]
 AcceptanceKind = Literal["replay", "mixture", "vector", "constant"]
 DraftSampling = Literal["greedy", "probabilistic"]
 _FIGURES = ("acceptance", "acceptance_length", "acceptance_file")
-=======
-RouterName = Literal["round_robin", "least_outstanding", "prefix_affinity"]
->>>>>>> disc
 
 
 @dataclass(frozen=True, slots=True)
