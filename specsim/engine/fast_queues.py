@@ -287,7 +287,7 @@ class FastQueues:
         else:
             request, _ = self._running.popitem()
         if request == self._partial:
-            self._partial = self._stale_prompt = None
+            self._partial = None
         else:
             emitted, blocks = self._batch.pop(request)
             self._emitted[request] = emitted
@@ -297,6 +297,8 @@ class FastQueues:
             last_s = now_s if discipline.order == "mixed" else self._joined_s.pop(request, self._decoded_s)
             self._last_emit_s.setdefault(request, last_s)
             self._late.discard(request)
+        if request == self._stale_prompt:
+            self._stale_prompt = None
         if self._expects:
             self._asked_running -= self._asked[request]
             self._left_running -= self._asked[request] - self._emitted.get(request, 0)

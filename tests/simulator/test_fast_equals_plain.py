@@ -126,6 +126,21 @@ def test_fast_equals_plain_with_small_columns(world: dict, spans: int) -> None:
         assert_same(run(world, plain=False), run(world, plain=True))
 
 
+def test_who_is_computed_again_has_a_drafter_that_knows_it() -> None:
+    """A request whose prompt was begun while nothing was drafted, and that is preempted later, comes back fresh."""
+    trace = make_trace(arrival_s=[0.0] * 4, prompt_tokens=[38, 29, 25, 22], output_tokens=[17, 28, 9, 24])
+    limits = ReplicaLimits(
+        num_kv_blocks=80, block_size_tokens=1, max_num_seqs=3, max_num_batched_tokens=7, max_model_len=110,
+        lookahead_drafts=False,
+    )  # fmt: skip
+    world = {"trace": trace, "luck": FixedLuck(max_run=1), "limits": limits, "trees": (), "window": 0, "replicas": 1,
+             "router": "round_robin", "concurrency": None, "seed": 0, "warmup": 0.0, "at_zero_drafts": "stale",
+             "policy": PolicySpec("off_above", 3, batch_limit=1)}  # fmt: skip
+    fast, plain = run(world, plain=False), run(world, plain=True)
+    assert_same(fast, plain)
+    assert plain.requests.preemptions.sum() > 0
+
+
 def test_worlds_reach_every_mechanism() -> None:
     """Guard: preemption, prefix hits, k changes and a cut budget really occur in worlds like those above."""
     trace = make_trace(
