@@ -128,7 +128,9 @@ def predict(
     """
     groups: dict[tuple[Any, ...], list[Case]] = {}
     for case in cases:
-        groups.setdefault(case.conditions(), []).append(case)
+        # a sweep stays together, though a batch that runs whole has limits of its own at every load
+        key = case.conditions() if case.sweep is None else ("sweep", case.sweep)
+        groups.setdefault(key, []).append(case)
     jobs = [tuple(group) for group in groups.values()]
     found = run_jobs(_run, jobs, processes=processes, done=lambda job: progress(len(job)))
     order = {case.id: n for n, case in enumerate(cases)}

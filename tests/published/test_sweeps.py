@@ -157,3 +157,11 @@ def test_the_text_fits_100_columns() -> None:
     assert max(map(len, text.splitlines())) <= 100
     assert "…" not in text
     assert "z: a reason" in text
+
+
+def test_a_sweep_has_one_anchor_though_large_batches_run_whole() -> None:
+    """A batch beyond an engine's usual admission has limits of its own, and is of the sweep all the same."""
+    rows = [f"s-{n},x,Llama-3.1-8B,,EAGLE,3,chain,H100,1,,vLLM v0.10.1,20,16,batch,{n},,1.5" for n in (1, 8, 64)]
+    found = predict(cases(*rows), processes=1)
+    protocols = [(p.case.id, p.protocol) for p in found if p.protocol in ("anchor", "anchored")]
+    assert protocols == [("s-1", "anchor"), ("s-8", "anchored"), ("s-64", "anchored")]
