@@ -1,5 +1,5 @@
-"""What every test file may import: `builders` lives beside this file. Laws meet the same random worlds every time, unless
-SPECSIM_LAWS=explore asks for new ones."""
+"""What every test file may import: `builders` lives beside this file. Laws meet the same random worlds every time,
+unless SPECSIM_LAWS=explore asks for new ones."""
 
 from __future__ import annotations
 
