@@ -242,21 +242,6 @@ def test_eagle3_variants(tmp_path: Path) -> None:
     assert wide.fusion_parameters == 3 * 8192 * 4096
 
 
-def test_dflash(tmp_path: Path) -> None:
-    """Sizes of z-lab/Qwen3.5-122B-A10B-DFlash, which calls its model_type qwen3."""
-    config = QWEN3 | {
-        "architectures": ["DFlashDraftModel"], "hidden_size": 3072, "num_hidden_layers": 6, "num_attention_heads": 32,
-        "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 9216, "vocab_size": 248320,
-        "dflash_config": {"mask_token_id": 248070, "target_layer_ids": [1, 7, 13, 19, 25, 31, 37, 43]},
-    }  # fmt: skip
-    shape = read(tmp_path, config)
-    assert (shape.kind, shape.num_layers, shape.fused_hidden_states) == ("dflash", 6, 8)
-    assert read(tmp_path, {**config, "dflash_config": {}}).fused_hidden_states == 5
-    attention = 3072 * 128 * (32 + 2 * 8 + 32)
-    layers, fusing = 6 * (attention + 3 * 3072 * 9216), 8 * 3072 * 3072
-    assert shape.total_parameters == pytest.approx(layers + fusing, rel=1e-3), "embedding and head are the target's"
-
-
 def test_mtp_of_a_target_and_of_its_extracted_file(tmp_path: Path) -> None:
     listed = network(load_models()["mtp-deepseek-v3"])
     assert network(read(tmp_path / "m", DEEPSEEK_V3, kind="mtp")) == listed
