@@ -76,9 +76,6 @@ def acceptance_by_task(speculation: Speculation, target: str, tasks: Mapping[str
     if speculation.task is not None or speculation.acceptance is not None or speculation.acceptance_length is not None:
         one = chosen_acceptance(speculation, target)
         return replace(one, said=f"{one.said}; for all requests, whatever task the log names")
-    if speculation.has_tree:
-        one = chosen_acceptance(speculation, target)
-        return replace(one, said=f"{one.said}; the log's tasks are not told apart where drafts form a tree")
     ks = sorted(set(speculation.num_spec_tokens))
     found = [(name, share, *_of_task(speculation, target, name)) for name, share in tasks.items()]
     parts = tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -11,14 +12,15 @@ from scenarios.chosen_acceptance import acceptance_by_task, chosen_acceptance
 from scenarios.hardware import gpu as find_gpu
 from scenarios.models import default_drafter
 from scenarios.models import model as find_model
-from scenarios.trees import verified
+from scenarios.trees import Verified, verified
+from specsim.acceptance import ByTask
 from specsim.analytic import analytic_profile
 from specsim.config import Deployment, ReplicaLimits, Slo, Speculation
 from specsim.drafters import all_drafters
 from specsim.efficiency import factors_for
 from specsim.errors import CapacityError, ScenarioError
 from specsim.memory import DraftMemory, plan_memory, replica_limits, tree_limits
-from specsim.planner.question import Question, Side
+from specsim.planner.question import Question, Side, TaskAcceptance
 from specsim.shapes import Gpu, ModelShape
 from specsim.traces.model import Trace
 
@@ -90,7 +92,7 @@ def resolve(
         on=on,
         acceptance=acceptance,
         acceptance_source=source,
-        acceptance_error=chosen.error,
+        acceptance_error=math.hypot(chosen.error, shape.error),
         names=names,
         assumed=assumed,
     )
@@ -116,8 +118,20 @@ def by_task(question: Question, trace: Trace, *, folder: Path = Path()) -> Quest
         question,
         acceptance=shape.acceptance,
         acceptance_source=f"{chosen.said}; {shape.said}" if shape.said else chosen.said,
-        acceptance_error=chosen.error,
-        acceptance_by_task=chosen.by_task,
+        acceptance_error=math.hypot(chosen.error, shape.error),
+        acceptance_by_task=_as_trees(chosen.by_task, shape),
+    )
+
+
+def _as_trees(parts: tuple[TaskAcceptance, ...], shape: Verified) -> tuple[TaskAcceptance, ...]:
+    """The acceptance lengths of content classes on the trees that are verified."""
+    if not shape.trees:
+        return parts
+    model = shape.acceptance
+    models = model.models if isinstance(model, ByTask) else (model,) * len(parts)
+    return tuple(
+        replace(part, lengths={k: own.expected_length(k) for k in part.lengths})
+        for part, own in zip(parts, models, strict=True)
     )
 
 

@@ -55,7 +55,7 @@ class Deployment:
     weight_dtype: str | None = None
     """None: as the checkpoint stores it."""
     kv_dtype: str = "bf16"
-    """Number format of the KV cache: bf16, fp16, fp8 or int8."""
+    """Number format of the KV cache: bf16, fp16, fp8, int8 or nvfp4 (4 bits and a scale for each 16)."""
     engine: str = "vllm"
     """Engine whose scheduling and defaults are followed: vllm, sglang, trtllm, llamacpp, or static batching."""
     engine_version: str | None = None

@@ -1,7 +1,8 @@
 """DFlash: a few layers that draft a whole block in one pass, conditioned on the target's hidden states.
 
 Models: hidden states of several target layers are projected once a token to the keys and values of every drafter layer;
-a round runs k + 1 queries through all layers against the full context. Leaves out: several denoising passes.
+a round runs k + 1 queries through all layers against the full context. Leaves out: several denoising passes,
+and vLLM's cap on requests at once, max_num_batched_tokens / (k + 1), which is beyond what the cache usually holds.
 Numbers: five layers on five hidden states and blocks of 16, as the published drafters for Qwen3 have.
 """
 

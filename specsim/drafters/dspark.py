@@ -37,4 +37,5 @@ DRAFTER = Drafter(
         "llamacpp": EngineName("draft-dspark"),
     },
     borrows=("dflash",),
+    notes="Its small sequential head, and trimming of the verified block by confidence, are left out.",
 )

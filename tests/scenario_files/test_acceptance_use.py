@@ -224,11 +224,28 @@ def test_one_class_with_the_default_figures_changes_nothing_but_the_words() -> N
 
 def test_own_figures_and_a_chosen_task_hold_for_all_classes() -> None:
     log = logged(["math", "chat"], [10, 10])
-    for speculation in (Speculation(task="code"), Speculation(acceptance=(0.5,)), Speculation(method="eagle2")):
+    for speculation in (Speculation(task="code"), Speculation(acceptance=(0.5,))):
         question = resolve(Deployment(), speculation, Slo())
         told = by_task(question, log)
         assert acceptance_fingerprint(told.acceptance) == acceptance_fingerprint(question.acceptance)
         assert told.acceptance_source != question.acceptance_source
+
+
+def test_classes_are_told_apart_on_trees_too() -> None:
+    """One tree for all; each class is accepted on it as it would be alone on a tree of as many drafts."""
+    log = logged(["math", "chat", None], [100, 100, 100])
+    for shape in ({"tree_nodes": 20, "topk": 4}, {"tree_levels": (4, 6, 4)}):
+        asked = Speculation(num_spec_tokens=(3,), **shape)  # type: ignore[arg-type]
+        question = resolve(Deployment(), asked, Slo())
+        told = by_task(question, log)
+        assert told.on.trees == question.on.trees and isinstance(told.acceptance, ByTask)
+        for part, task in zip(told.acceptance_by_task, ("math", "chat", None), strict=True):
+            alone = resolve(Deployment(), replace(asked, task=task), Slo()).acceptance
+            assert part.lengths == {3: pytest.approx(alone.expected_length(3))}
+        chains = by_task(resolve(Deployment(), Speculation(num_spec_tokens=(3,)), Slo()), log)
+        for tree, chain in zip(told.acceptance_by_task, chains.acceptance_by_task, strict=True):
+            assert tree.lengths[3] > chain.lengths[3]
+        assert told.acceptance_error > chains.acceptance_error
 
 
 def test_classes_of_a_measured_file_are_told_apart(tmp_path: Path) -> None:
