@@ -111,7 +111,7 @@ def _measured_point(text: str, values: dict[str, Any]) -> tuple[int, float]:
     """(requests in flight, speed-up) of `16:1.42`."""
     from specsim.errors import ScenarioError
 
-    for name in ("acceptance", "acceptance_length"):
+    for name in ("acceptance", "acceptance_length", "acceptance_file"):
         if values[name] is not None:
             flag = f"--{name.replace('_', '-')}"
             raise ScenarioError(f"--speedup-at solves for acceptance, and {flag} gives it; leave one of the two out")
@@ -124,4 +124,5 @@ def _measured_point(text: str, values: dict[str, Any]) -> tuple[int, float]:
         raise ScenarioError(
             f"--speedup-at {text!r} must be a number of requests in flight and the speed-up there, e.g. 1:1.75"
         )
+    values["acceptance_model"] = values["acceptance_model"] or "vector"  # what is scaled is acceptance by position
     return load, ratio
