@@ -33,6 +33,8 @@ _BIG_FILE_BYTES = 20 << 20
 _OF_SPECULATION = {
     "method": "--method", "draft": "--draft", "task": "--task", "acceptance": "--acceptance",
     "acceptance_length": "--acceptance-length", "acceptance_length_k": "--acceptance-length-k",
+    "acceptance_file": "--acceptance-file", "acceptance_drafter": "--acceptance-drafter",
+    "acceptance_model": "--acceptance-model", "temperature": "--temperature", "draft_sampling": "--draft-sampling",
     "tree_nodes": "--tree-nodes", "topk": "--topk", "tree": "--tree", "draft_tp": "--draft-tp",
     "acceptance_file": "--acceptance-file", "acceptance_drafter": "--acceptance-drafter",
     "acceptance_model": "--acceptance-model", "temperature": "--temperature", "draft_sampling": "--draft-sampling",
