@@ -124,5 +124,4 @@ def _measured_point(text: str, values: dict[str, Any]) -> tuple[int, float]:
         raise ScenarioError(
             f"--speedup-at {text!r} must be a number of requests in flight and the speed-up there, e.g. 1:1.75"
         )
-    values["acceptance_model"] = values["acceptance_model"] or "vector"  # what is scaled is acceptance by position
     return load, ratio
