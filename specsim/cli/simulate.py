@@ -36,8 +36,6 @@ _OF_SPECULATION = {
     "acceptance_file": "--acceptance-file", "acceptance_drafter": "--acceptance-drafter",
     "acceptance_model": "--acceptance-model", "temperature": "--temperature", "draft_sampling": "--draft-sampling",
     "tree_nodes": "--tree-nodes", "topk": "--topk", "tree": "--tree", "draft_tp": "--draft-tp",
-    "acceptance_file": "--acceptance-file", "acceptance_drafter": "--acceptance-drafter",
-    "acceptance_model": "--acceptance-model", "temperature": "--temperature", "draft_sampling": "--draft-sampling",
     "draft_dtype": "--draft-dtype", "draft_kv_dtype": "--draft-kv-dtype", "draft_option": "--draft-option",
 }  # fmt: skip
 """Flags that mean nothing when nothing is drafted, --k apart."""
