@@ -22,7 +22,7 @@ import numpy as np
 from specsim.acceptance.base import MAX_SPEC_TOKENS, request_offsets, round_starts
 from specsim.errors import ProfileError, nearest
 
-__all__ = ["DRAFTS_SUFFIX", "Measured", "lengths_by_k", "read_measured"]
+__all__ = ["DRAFTS_SUFFIX", "Measured", "drafters_in", "lengths_by_k", "read_measured"]
 
 DRAFTS_SUFFIX = "_drafts"
 _KEYS = ("request", "task", "prompt_tokens", "output_tokens")
@@ -97,14 +97,7 @@ def read_measured(path: str | Path, *, drafter: str, task: str | None = None) ->
     runs: list[np.ndarray] = []
     drafts: list[np.ndarray] = []
     tasks: list[str] = []
-    if place.exists() and not place.is_file():  # reading a pipe could wait for ever
-        raise ProfileError(f"{place}: is a folder, a pipe or a device; give a file on the disk")
-    try:
-        raw = place.read_bytes()
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ProfileError(f"{place}: cannot be read as measured acceptance ({reason})") from error
+    text = _text(place)
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
@@ -122,6 +115,31 @@ def read_measured(path: str | Path, *, drafter: str, task: str | None = None) ->
         raise ProfileError(f"{place}: no measured request; the file is empty")
     found = Measured(tuple(runs), tuple(drafts) or None, tuple(tasks), f"measured {drafter} in {place.name}")
     return found if task is None else found.of_task(task)
+
+
+def drafters_in(path: str | Path) -> tuple[str, ...]:
+    """Drafters that the first request of a file has figures of.
+
+    Raises:
+        ProfileError: when the file cannot be read, or is empty.
+    """
+    place = Path(path)
+    for number, line in enumerate(_text(place).splitlines(), start=1):
+        if line.strip():
+            row = _row(line, f"{place}: line {number}")
+            return tuple(key for key in row if key not in _KEYS and not key.endswith(DRAFTS_SUFFIX))
+    raise ProfileError(f"{place}: no measured request; the file is empty")
+
+
+def _text(place: Path) -> str:
+    if place.exists() and not place.is_file():  # reading a pipe could wait for ever
+        raise ProfileError(f"{place}: is a folder, a pipe or a device; give a file on the disk")
+    try:
+        raw = place.read_bytes()
+        return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ProfileError(f"{place}: cannot be read as measured acceptance ({reason})") from error
 
 
 def _row(line: str, where: str) -> dict[str, Any]:

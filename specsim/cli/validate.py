@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from specsim.cli.validate_acceptance import acceptance
+
 __all__ = ["validate"]
 
 _SEEDS = 3
@@ -20,6 +22,9 @@ _LAW = re.compile(r"^\| \d+ \| (?P<law>.+?) \| (?P<test>.+?) \|$", re.MULTILINE)
 @click.group()
 def validate() -> None:
     """Hold predictions against what others have measured."""
+
+
+validate.add_command(acceptance)
 
 
 @validate.command(short_help="Predict published speed-ups beside a null model.")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from specsim.acceptance import AcceptanceModel, Constant, Empirical, Measured, PerPosition, fit_mixture
+from specsim.acceptance import AcceptanceModel, Empirical, Measured, PerPosition, fit_mixture
 from specsim.acceptance.round_statistics import RoundStatistics, round_statistics
 from specsim.closed_forms import alpha_from_length, conditionals_from_lengths
 from specsim.errors import ProfileError
@@ -52,7 +52,7 @@ MEASURES = (
 
 def _constant(half: Measured) -> AcceptanceModel:
     k = min(_CONSTANT_K, half.max_spec_tokens)
-    return Constant(alpha_from_length(half.lengths()[k - 1], k))
+    return PerPosition((alpha_from_length(half.lengths()[k - 1], k),))
 
 
 def _vector(half: Measured) -> AcceptanceModel:
