@@ -36,8 +36,9 @@ lint: $(VENV)/.tested  ## style and types
 docs: $(VENV)/.tested  ## regenerate what the docs take from the code
 	$(BIN)/cog -r README.md $$(grep -rl '\[\[\[cog' docs)
 
-validation: $(VENV)/.installed  ## write docs/validation.md again: theory and published rows, a few minutes
+validation: $(VENV)/.installed  ## write docs/validation.md and docs/acceptance.md again, a few minutes
 	$(BIN)/specsim validate published -o docs/validation.md
+	$(BIN)/specsim validate acceptance examples/acceptance_llama31_8b_gsm8k.jsonl.gz examples/acceptance_llama31_8b_sharegpt.jsonl.gz -o docs/acceptance.md
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) build *.egg-info .pytest_cache .hypothesis
