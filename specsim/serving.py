@@ -189,8 +189,7 @@ ENGINES: Mapping[str, Serving] = {
         "is let in when its prompt fits, the last admitted is thrown out when blocks run out.",
         leaves_out=(
             "asynchronous scheduling of vLLM unless asked for (--async-scheduling)",
-            "first-round placeholders of vLLM, but for requests that come with their cache from a prefill replica",
-            "draft slots that some methods of vLLM charge to the input budget",
+            "first-round placeholders of vLLM",
         ),
     ),
     "sglang": Serving(

@@ -88,10 +88,6 @@ class HeldOut:
         """Mean over splits of the absolute error."""
         return float(np.mean([abs(split[measure]) for split in self.errors[k, model]]))
 
-    def worst_error(self, k: int, model: str, measure: str) -> float:
-        """Largest absolute error of a split, with its sign."""
-        return max((split[measure] for split in self.errors[k, model]), key=abs)
-
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
