@@ -16,7 +16,7 @@ from scenarios.lookup import NameIndex, check_keys, one_line, packaged_toml
 from specsim.errors import CatalogueError
 from specsim.shapes import Gpu, Price
 
-__all__ = ["gpu", "load_gpus"]
+__all__ = ["gpu", "known_gpu", "load_gpus"]
 
 _MEMORY_UNITS = {"memory_gb": 1e9, "memory_gib": 2.0**30, "memory_mib": 2.0**20}
 _GPU_KEYS = ("name", "aliases", *_MEMORY_UNITS, "bandwidth_gb_per_s", "tflops", "link_gb_per_s", "link", "tdp_w",
@@ -58,14 +58,19 @@ def gpu(name: str) -> Gpu:
     Raises:
         CatalogueError: when the catalogue has no such GPU; names the nearest one.
     """
-    index = _index()
-    hit = index.get(name)
-    if hit is None:
+    found = known_gpu(name)
+    if found is None:
         raise CatalogueError(
-            f"gpu '{one_line(name)}' is not in the catalogue{index.suggestion(name)}; "
+            f"gpu '{one_line(name)}' is not in the catalogue{_index().suggestion(name)}; "
             f"`specsim hardware list` shows all {len(load_gpus())}"
         )
-    return load_gpus()[hit]
+    return found
+
+
+def known_gpu(name: str) -> Gpu | None:
+    """As `gpu`, but None for an unknown name: the search for the nearest one is left out, which takes most time."""
+    hit = _index().get(name)
+    return None if hit is None else load_gpus()[hit]
 
 
 @cache

@@ -19,7 +19,7 @@ from specsim.drafters import drafter
 from specsim.errors import CatalogueError
 from specsim.shapes import ModelKind, ModelShape
 
-__all__ = ["default_drafter", "known_drafters", "load_models", "model"]
+__all__ = ["default_drafter", "known_drafters", "known_model", "load_models", "model"]
 
 _DTYPE_SUFFIXES = {
     "-fp8": "fp8",
@@ -93,6 +93,21 @@ def model(name_or_path: str, *, kind: ModelKind | None = None) -> ModelShape:
     """
     if not name_or_path.strip():
         raise CatalogueError("the model name is empty; `specsim model list` shows the catalogue")
+    found = known_model(name_or_path, kind=kind)
+    if found is not None:
+        return found
+    raise CatalogueError(
+        f"model '{one_line(name_or_path)}' is not in the catalogue{_index().suggestion(name_or_path)}; "
+        f"`specsim model list` shows all {len(load_models())}, or give the path of its config.json"
+    )
+
+
+def known_model(name_or_path: str, *, kind: ModelKind | None = None) -> ModelShape | None:
+    """As `model`, but None for what is neither: the search for the nearest name is left out, which takes most time.
+
+    Raises:
+        CatalogueError: when it is a file that cannot be understood.
+    """
     on_disk = name_or_path.startswith((".", "/", "~"))
     hit = None if on_disk else _index().get(name_or_path)
     if hit is not None:
@@ -104,13 +119,7 @@ def model(name_or_path: str, *, kind: ModelKind | None = None) -> ModelShape:
         from scenarios.hf_config import read_config
 
         return read_config(path, kind=kind)
-    found = _mirror_or_copy(name_or_path)
-    if found is not None:
-        return found
-    raise CatalogueError(
-        f"model '{one_line(name_or_path)}' is not in the catalogue{_index().suggestion(name_or_path)}; "
-        f"`specsim model list` shows all {len(load_models())}, or give the path of its config.json"
-    )
+    return _mirror_or_copy(name_or_path)
 
 
 def _mirror_or_copy(name: str) -> ModelShape | None:

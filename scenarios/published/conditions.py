@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from scenarios.acceptance import default_vector
 from scenarios.hardware import gpu as find_gpu
+from scenarios.lookup import one_line
 from scenarios.models import model as find_model
 from scenarios.published.deployments import Filled, deployment_of
 from scenarios.published.rows import PublishedRow
@@ -28,6 +29,7 @@ from scenarios.published.words import (
     target_words,
 )
 from scenarios.resolve import find_drafter, resolve
+from scenarios.temperature import at_temperature
 from scenarios.trees import verified
 from specsim.acceptance import Constant, PerPosition
 from specsim.config import Deployment, Slo, Speculation
@@ -46,7 +48,17 @@ _SWEEP = ("source", "url_or_title", "target", "draft", "method", "k", "tree", "h
           "dataset", "isl", "osl", "temperature", "load_kind", "unit")  # fmt: skip
 """Columns in which the rows of a sweep over load agree."""
 _TIMES = "latency|time|duration|e2e"
+_SPEEDUPS = (0.01, 100.0)
+_PLAUSIBLE: Mapping[Metric, tuple[float, float, str]] = {
+    "throughput": (1e-3, 1e7, "tokens/s"),
+    "tpot": (1e-5, 1e3, "seconds a token"),
+    "latency": (1e-4, 1e6, "seconds"),
+}
+"""In which a measurement can lie."""
+_RATES = (1e-3, 1e4)
+"""Requests/s; fewer never meet, more are beyond any replica."""
 _TENSOR_PARALLEL = (1, 2, 4, 8, 16)
+_HOTTEST = 2.0
 _MOST_DRAFTS = 20
 """Longest proposal of a lookup that its acceptance model knows."""
 
@@ -90,13 +102,16 @@ def _case(row: PublishedRow, seeds: int, seed: int) -> Case:
         acceptance_length=length,
         acceptance_model=None if given else "vector",
         tree_nodes=tree.nodes,
-        topk=tree.topk if tree.nodes is not None else 1 if drafter(method).usual_tree is not None else None,
+        topk=_topk(tree, method),
+        tree_levels=tree.levels,
         options=dict(tree.options),
+        # an acceptance that was measured has the temperature of its row in it
+        temperature=None if given else _temperature(row, tree),
     )
-    base_of = replace(speculation, task=task, acceptance_length=None, acceptance_model="vector")
+    base_of = replace(speculation, task=task, acceptance_length=None, acceptance_model="vector", temperature=None)
     speculation = _with_head(speculation, deployment, filled)
     deployment, question = _resolved(row, deployment, speculation, filled)
-    base = _base(base_of, question)
+    base = _base(base_of, question, speculation.temperature)
     if not given and speculation.method != method:
         question = replace(question, acceptance=base, acceptance_source=f"that of {method}")
     if not given and tree.depth:
@@ -146,22 +161,37 @@ def _measured(row: PublishedRow, filled: Filled) -> tuple[Metric, float, tuple[f
         filled.add("speedup", f"the row's speedup {row.speedup:g} is used, though its values give {ratio:.3f}")
     speedup = row.speedup if row.speedup is not None else ratio
     assert speedup is not None
+    if not _SPEEDUPS[0] <= speedup <= _SPEEDUPS[1]:
+        raise ScenarioError(
+            f"a speed-up of {speedup:.3g} lies outside {_SPEEDUPS[0]:g}..{_SPEEDUPS[1]:g}; check values and unit"
+        )
     if metric == "throughput" and row.load_kind and load_kind_words(row.load_kind) == "rate":
         # arrivals fix the throughput: what differs is latency
         filled.add("unit", "speedup taken as that of end-to-end latency, since a rate of arrivals fixes the throughput")
         return "latency", speedup, (None, None)
     if factor is None:
         return metric, speedup, (None, None)
-    if factor == -1.0:  # tokens/s of one request
-        return metric, speedup, tuple(None if v is None else 1.0 / v for v in (base, spec))  # type: ignore[return-value]
     scale = factor * (row.n_gpus or 1 if per_gpu else 1)
-    return metric, speedup, tuple(None if v is None else v * scale for v in (base, spec))  # type: ignore[return-value]
+    # factor -1: tokens/s of one request
+    absolute = [None if v is None else 1.0 / v if factor == -1.0 else v * scale for v in (base, spec)]
+    for column, given, value in zip(("baseline_value", "spec_value"), (base, spec), absolute, strict=True):
+        low, high, what = _PLAUSIBLE[metric]
+        if value is not None and not low <= value <= high:
+            raise ScenarioError(
+                f"{column} {given:g} in '{one_line(row.unit)}' is {value:.3g} {what}, and none lies outside {low:g}.."
+                f"{high:g}; is the unit right?"
+            )
+    return metric, speedup, (absolute[0], absolute[1])
 
 
 def _load(row: PublishedRow) -> tuple[LoadKind, float]:
     if row.load is None:
         raise ScenarioError("load is blank: nothing says how many requests ran at once")
     kind = load_kind_words(row.load_kind) if row.load_kind else "closed"
+    if kind == "rate" and not _RATES[0] <= row.load <= _RATES[1]:
+        raise ScenarioError(
+            f"load {row.load:g} requests/s lies outside the {_RATES[0]:g}..{_RATES[1]:g} of one replica"
+        )
     if kind == "closed" and (row.load != int(row.load) or not 1 <= row.load <= 65536):
         raise ScenarioError(f"load {row.load:g} is not a number of requests in 1..65536")
     return kind, row.load
@@ -196,7 +226,24 @@ def _tree(row: PublishedRow, method: str, engine: str, filled: Filled) -> Tree:
     if tree.depth > 64:
         raise ScenarioError(f"k {tree.depth} is more than the 64 drafts a round that are modelled")
     filled.add("k", tree.assumed)
+    filled.add("tree", tree.noted)
     return tree
+
+
+def _topk(tree: Tree, method: str) -> int | None:
+    """Most children of a node; 1 makes a chain of a method that drafts a tree unless it is told not to."""
+    if tree.nodes is not None or tree.levels:
+        return tree.topk
+    return 1 if drafter(method).usual_tree is not None else None
+
+
+def _temperature(row: PublishedRow, tree: Tree) -> float | None:
+    """The row's sampling temperature, where something is drafted."""
+    if row.temperature is None or not tree.depth:
+        return None
+    if row.temperature > _HOTTEST:
+        raise ScenarioError(f"temperature {row.temperature:g} is more than the {_HOTTEST:g} up to which it is modelled")
+    return row.temperature
 
 
 def _lengths(row: PublishedRow, filled: Filled) -> tuple[float, float, str | None]:
@@ -223,7 +270,7 @@ def _length(row: PublishedRow, tree: Tree, method: str, filled: Filled) -> tuple
             length += 1.0
             filled.add("acceptance", f"mean_accepted_len {row.mean_accepted_len:g} is below 1: the bonus is added")
     elif row.acceptance_rate is not None:
-        drafted = tree.nodes or tree.depth
+        drafted = tree.drafts
         length, said = 1.0 + row.acceptance_rate * tree.depth, "acceptance rate of the row, accepted over drafted"
         if drafted != tree.depth:
             filled.add("acceptance", "acceptance rate of a tree taken as accepted over depth")
@@ -281,13 +328,18 @@ def _resolved(
     raise refusal
 
 
-def _base(speculation: Speculation, question: Question) -> PerPosition:
+def _base(speculation: Speculation, question: Question, temperature: float | None) -> PerPosition:
     """Published acceptance of the method, by level where drafts form a tree; a constant where none was published."""
     target = find_model(question.deployment.target)
     try:
         chain: PerPosition = default_vector(speculation.method, target.name, speculation.task)[0]
     except ScenarioError:
         chain = Constant(0.7)
+    if temperature is not None:
+        deepest = max(speculation.num_spec_tokens)
+        lowered = at_temperature(chain, speculation.drafter, temperature, speculation.draft_sampling, deepest)[0]
+        assert isinstance(lowered, PerPosition), "a vector stays one"
+        chain = lowered
     found = verified(speculation, target, chain).acceptance
     assert isinstance(found, PerPosition), "a vector stays one"
     return found

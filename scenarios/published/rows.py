@@ -77,8 +77,8 @@ _REAL: Mapping[str, tuple[float, float]] = {
     "load": (1e-6, 1e6),
     "acceptance_rate": (0.0, 1.0),
     "mean_accepted_len": (0.0, 4097.0),
-    "baseline_value": (1e-12, 1e15),
-    "spec_value": (1e-12, 1e15),
+    "baseline_value": (1e-6, 1e9),
+    "spec_value": (1e-6, 1e9),
     "speedup": (1e-3, 1e3),
 }
 """Numbers and the range in which a measurement can lie."""

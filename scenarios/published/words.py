@@ -13,13 +13,12 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from scenarios.hardware import gpu as find_gpu
-from scenarios.hardware import load_gpus
+from scenarios.hardware import known_gpu, load_gpus
 from scenarios.lookup import check_keys, name_key, one_line, packaged_toml
-from scenarios.models import load_models
-from scenarios.models import model as find_model
+from scenarios.models import known_model, load_models
 from specsim.drafters import all_drafters, method_names
 from specsim.errors import CatalogueError, ScenarioError
+from specsim.shapes import ModelShape
 
 __all__ = ["dataset_words", "dtype_words", "engine_words", "fallback", "gpu_words", "method_words", "plain_words",
            "release_of", "target_dtype", "target_words"]  # fmt: skip
@@ -87,10 +86,9 @@ def gpu_words(text: str) -> tuple[str, int | None]:
         hit = known.get(name_key(spelling))
         if hit is not None:
             return hit[0], count
-        try:
-            return find_gpu(spelling.strip()).name, count
-        except CatalogueError:
-            continue
+        gpu = known_gpu(spelling)
+        if gpu is not None:
+            return gpu.name, count
     raise CatalogueError(
         f"gpu '{one_line(text)}' is not among the {len(load_gpus())} of the catalogue (`specsim hardware list`)"
     )
@@ -108,9 +106,8 @@ def target_words(text: str, params_b: float | None = None, *, stand_in: bool = T
     total, active = _size(text, params_b)
     for spelling in _spellings(text):
         hit = _index("target").get(name_key(spelling))
-        try:
-            shape = find_model(hit[0] if hit else spelling)
-        except CatalogueError:
+        shape = _shape_of(hit[0] if hit else spelling)
+        if shape is None:
             continue
         # without punctuation "Qwen 27B" and "Qwen2-7B" are one word: the size decides
         said = _size(text, None)[0]
@@ -130,6 +127,14 @@ def target_words(text: str, params_b: float | None = None, *, stand_in: bool = T
         )
     shown = f"{total:g}B" + (f" with {active:g}B active" if active else "")
     return name, f"{one_line(text)} is not in the catalogue: {name} stands in for its {shown}"
+
+
+def _shape_of(name: str) -> ModelShape | None:
+    """The model, None for one that is unknown or whose file cannot be read."""
+    try:
+        return known_model(name)
+    except CatalogueError:
+        return None
 
 
 def _spellings(text: str) -> list[str]:

@@ -4,6 +4,8 @@ Format: JSON lines, plain or gzip, one object a request: `request`, `task`, `pro
 drafter, a list with one number for each output position: the tokens that a round starting there would emit with as
 many drafts as were measured (bonus included, so 1 = nothing matched). Optionally `<drafter>_drafts`, a list as long:
 how many drafts a lookup had to propose there.
+`prompt_tokens` and `output_tokens` are for readers: outputs of two drafters may end at different places, so that each
+list has its own length.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import gzip
 import json
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,12 +99,12 @@ def read_measured(path: str | Path, *, drafter: str, task: str | None = None) ->
     runs: list[np.ndarray] = []
     drafts: list[np.ndarray] = []
     tasks: list[str] = []
-    text = _text(place)
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        where = f"{place}: line {number}"
-        row = _row(line, where)
+    if drafter in _KEYS or drafter.endswith(DRAFTS_SUFFIX):
+        raise ProfileError(
+            f"drafter '{drafter}' is a key of the file format; those there: {_names(drafters_in(place))}"
+        )
+    for where, row in _rows(place):
+        _check_counts(row, where)
         runs.append(_run(row, drafter, where))
         tasks.append(_task(row, where))
         if drafter + DRAFTS_SUFFIX in row:
@@ -124,10 +126,8 @@ def drafters_in(path: str | Path) -> tuple[str, ...]:
         ProfileError: when the file cannot be read, or is empty.
     """
     place = Path(path)
-    for number, line in enumerate(_text(place).splitlines(), start=1):
-        if line.strip():
-            row = _row(line, f"{place}: line {number}")
-            return tuple(key for key in row if key not in _KEYS and not key.endswith(DRAFTS_SUFFIX))
+    for _, row in _rows(place):
+        return _drafters(row)
     raise ProfileError(f"{place}: no measured request; the file is empty")
 
 
@@ -142,14 +142,49 @@ def _text(place: Path) -> str:
         raise ProfileError(f"{place}: cannot be read as measured acceptance ({reason})") from error
 
 
+def _rows(place: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(place in words, object) of every line that is not blank. Only a line feed ends a line: JSON texts may hold the
+    other separators of Unicode."""
+    for number, line in enumerate(_text(place).split("\n"), start=1):
+        if line.strip():
+            where = f"{place}: line {number}"
+            yield where, _row(line, where)
+
+
 def _row(line: str, where: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
+        row = json.loads(line, object_pairs_hook=lambda pairs: _once(pairs, where))
     except (ValueError, RecursionError) as error:
         raise ProfileError(f"{where}: not a JSON object ({error})") from error
     if not isinstance(row, dict):
         raise ProfileError(f"{where}: expected an object, got {type(row).__name__}")
     return row
+
+
+def _once(pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
+    """An object whose keys all differ; the second of two would hide the first without a word."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ProfileError(f"{where}: key {key!r} stands there twice; keep one")
+        found[key] = value
+    return found
+
+
+def _drafters(row: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(key for key in row if key not in _KEYS and not key.endswith(DRAFTS_SUFFIX))
+
+
+def _names(drafters: Sequence[str]) -> str:
+    return ", ".join(drafters) or "-"
+
+
+def _check_counts(row: dict[str, Any], where: str) -> None:
+    """Refuse what is no count, though nothing is made of it: the line is not what it says."""
+    for key in ("prompt_tokens", "output_tokens"):
+        value = row.get(key, 0)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ProfileError(f"{where}: '{key}' must be a whole number >= 0, got {value!r:.40}")
 
 
 def _task(row: dict[str, Any], where: str) -> str:
@@ -160,13 +195,10 @@ def _task(row: dict[str, Any], where: str) -> str:
 
 
 def _run(row: dict[str, Any], drafter: str, where: str) -> np.ndarray:
-    values = row.get(drafter)
-    if values is None:
-        there = [key for key in row if key not in _KEYS and not key.endswith(DRAFTS_SUFFIX)]
-        raise ProfileError(
-            f"{where}: no drafter '{drafter}'{nearest(drafter, there)}; those there: {', '.join(there) or '-'}"
-        )
-    values = _whole(values, drafter, 1, MAX_SPEC_TOKENS + 1, "tokens of a round, bonus included", where)
+    if drafter not in row:
+        there = _drafters(row)
+        raise ProfileError(f"{where}: no drafter '{drafter}'{nearest(drafter, there)}; those there: {_names(there)}")
+    values = _whole(row[drafter], drafter, 1, MAX_SPEC_TOKENS + 1, "tokens of a round, bonus included", where)
     return np.asarray(values, dtype=np.int8) - np.int8(1)
 
 
@@ -187,7 +219,7 @@ def _drafts(row: dict[str, Any], drafter: str, run: np.ndarray, where: str) -> n
 
 def _whole(values: Any, key: str, low: int, high: int, what: str, where: str) -> list[int]:
     if not isinstance(values, list) or not values:
-        raise ProfileError(f"{where}: '{key}' must be a list with one number per output position")
+        raise ProfileError(f"{where}: '{key}' must be a list with one number per output position, got {values!r:.40}")
     for position, value in enumerate(values):
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise ProfileError(

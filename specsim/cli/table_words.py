@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scenarios.published.tree_words import Tree
 
 __all__ = ["rewrite_words"]
 
@@ -129,41 +132,60 @@ def _dtypes(values: dict[str, Any]) -> None:
 
 
 def _tree(values: dict[str, Any], said: list[str]) -> None:
-    """A tree in words becomes its depth, nodes and topk; a list of level widths stays."""
+    """A tree in words becomes its depth, nodes and topk; a list of level widths stays, once it is checked."""
     text = values["tree"]
-    if text is None or _LEVELS.fullmatch(text):
+    if text is None:
         return
     from scenarios.published.tree_words import tree_words
+    from specsim.cli.scenario_options import parse_whole_numbers
     from specsim.config import Speculation
     from specsim.errors import ScenarioError
 
+    if not text.strip():
+        raise ScenarioError("--tree is empty; leave it out, or write chain or 'steps 4, topk 4, draft tokens 16'")
     given = values["num_spec_tokens"]
     k = None
     if given is not None:
-        from specsim.cli.scenario_options import parse_whole_numbers
-
         numbers = parse_whole_numbers(given, "--k", low=1)
         if len(numbers) != 1:
             raise ScenarioError(f"--k takes one number here, got {given}; run the command for each")
         k = numbers[0]
     method = Speculation(values["method"] or "eagle").method
-    tree = tree_words(text, k=k, method=method, engine=values.get("engine") or "vllm")
-    for name, value in (("tree_nodes", tree.nodes), ("topk", tree.topk)):
-        if values[name] is not None and value is not None and values[name] != value:
-            raise ScenarioError(
-                f"--tree '{text}' says {name} {value}, --{name.replace('_', '-')} {values[name]}; give one"
-            )
+    levels = _LEVELS.fullmatch(text) is not None
+    # the first levels of a static tree are one too: a smaller k is a choice there, no contradiction
+    tree = tree_words(text, k=None if levels else k, method=method, engine=values["engine"] or "")
+    if levels:
+        return
+    _refuse_other_shape(values, tree, text)
     values["tree"] = None
     values["num_spec_tokens"] = str(tree.depth)
     if tree.nodes is not None:
         values["tree_nodes"], values["topk"] = tree.nodes, tree.topk if tree.topk is not None else values["topk"]
+    elif _has_usual_tree(method):
+        values["topk"] = 1
     if k is not None and k != tree.depth:
-        if tree.nodes is not None and k not in (tree.nodes, tree.nodes + 1):
-            raise ScenarioError(
-                f"--k {k} is neither the depth {tree.depth} nor the {tree.nodes} drafts of --tree '{text}'; give one"
-            )
         said.append(f"--tree '{text}' is {tree.depth} deep; --k {k} is taken as what it verifies.")
     if tree.options:
         values["draft_option"] = (*values["draft_option"], *(f"{name}={n}" for name, n in tree.options.items()))
-    if tree.assumed:
-        said.append(f"{tree.assumed}.")
+    said += [f"{words}." for words in (tree.assumed, tree.noted) if words]
+
+
+def _refuse_other_shape(values: dict[str, Any], tree: Tree, text: str) -> None:
+    """Flags that say something else than the words."""
+    from specsim.errors import ScenarioError
+
+    chain = tree.nodes is None
+    for name, value in (("tree_nodes", tree.nodes), ("topk", tree.topk)):
+        given = values[name]
+        if given is None or given == value or (name == "topk" and (given == 1 if chain else value is None)):
+            continue
+        words = "is a chain" if chain else f"says {name} {value}"
+        makes = " makes a tree" if chain else ""
+        raise ScenarioError(f"--tree '{text}' {words}, --{name.replace('_', '-')} {given}{makes}; give one")
+
+
+def _has_usual_tree(method: str) -> bool:
+    """Whether a method drafts a tree unless it is told to draft a chain."""
+    from specsim.drafters import drafter
+
+    return drafter(method).usual_tree is not None

@@ -80,13 +80,16 @@ def _predicted(rows: str | None, seed: int, jobs: int) -> dict[str, Any]:
     cases, rest = cases_of(found, seeds=_SEEDS, seed=seed)
     if sys.stderr.isatty():
         with click.progressbar(length=len(cases), label="simulating", file=sys.stderr) as bar:
-            predictions = predict(cases, processes=jobs, progress=bar.update)
+            predictions, refused = predict(cases, processes=jobs, progress=bar.update)
     else:
-        predictions = predict(cases, processes=jobs)
+        predictions, refused = predict(cases, processes=jobs)
+    reasons = {item.row.id: (item.row.source, item.reason) for item in rest}
+    reasons |= {item.case.id: (item.case.source, item.reason) for item in refused}
+    left_out = {item.case.id for item in refused}
     return published_result(
-        cases,
+        [case for case in cases if case.id not in left_out],
         predictions,
-        [(item.row.id, item.row.source, item.reason) for item in rest],
+        [(row.id, *reasons[row.id]) for row in found if row.id in reasons],
         rows_from="those that come with specsim (`scenarios/published/measured.csv`)" if rows is None else f"`{rows}`",
         settings={"seeds": _SEEDS, "seed": seed},
     )

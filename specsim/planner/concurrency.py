@@ -253,8 +253,7 @@ def _fitting(trace: Trace, question: Question, on_limits: ReplicaLimits, k: int)
         room = on_limits.num_kv_blocks * on_limits.block_size_tokens
         raise ScenarioError(
             f"requests of {trace.prompt_tokens[-1]} prompt and {trace.output_tokens[-1]} output tokens do not fit: "
-            f"the longest sequence served is {on_limits.max_model_len} tokens, the cache holds {room}; lower --isl or "
-            f"--osl"
+            f"the longest sequence served is {on_limits.max_model_len} tokens, the cache holds {room}; lower isl or osl"
         )
     if len(kept) == len(trace):
         return trace, 0

@@ -8,11 +8,13 @@ Leaves out: what the engines of the rows do beyond the modelled disciplines. Num
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from specsim.acceptance import AcceptanceModel, PerPosition
+from specsim.errors import InputError, ScenarioError
 from specsim.planner.concurrency import CrossoverSettings, PairedLoop, Point
 from specsim.planner.implied import Metric, gain, implied_acceptance
 from specsim.planner.null_model import (
@@ -27,7 +29,7 @@ from specsim.planner.open_loop import PairedArrivals
 from specsim.planner.processes import run_jobs
 from specsim.planner.question import Question
 
-__all__ = ["Case", "Prediction", "Protocol", "predict"]
+__all__ = ["Case", "Prediction", "Protocol", "Refused", "predict"]
 
 Protocol = Literal["given", "catalogue", "anchor", "anchored", "loaded"]
 """`anchor` is the point at which a sweep's acceptance is solved: it is no prediction. `loaded` is k = 0, where nothing
@@ -113,18 +115,24 @@ class Prediction:
         return self.null / self.case.measured - 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A case that turned out not to be simulatable, and why."""
+
+    case: Case
+    reason: str
+
+
 def predict(
     cases: Sequence[Case],
     *,
     processes: int = 0,
     progress: Callable[[int], None] = lambda done: None,
-) -> list[Prediction]:
-    """Every case under every protocol that it allows, in the order of the cases, then of the protocols.
+) -> tuple[list[Prediction], list[Refused]]:
+    """Every case under every protocol that it allows, in the order of the cases, then of the protocols, and the cases
+    that cannot be simulated, such as lengths that do not fit the deployment. One of these never stops the others.
 
     `progress` is told how many cases were finished.
-
-    Raises:
-        ScenarioError: lengths that do not fit a deployment at all.
     """
     groups: dict[tuple[Any, ...], list[Case]] = {}
     for case in cases:
@@ -135,11 +143,15 @@ def predict(
     found = run_jobs(_run, jobs, processes=processes, done=lambda job: progress(len(job)))
     order = {case.id: n for n, case in enumerate(cases)}
     ranks = {"given": 0, "catalogue": 0, "loaded": 0, "anchor": 1, "anchored": 1}
-    flat = [prediction for group in found for prediction in group]
-    return sorted(flat, key=lambda p: (order[p.case.id], ranks[p.protocol]))
+    flat = [prediction for group, _ in found for prediction in group]
+    refused = [refusal for _, group in found for refusal in group]
+    return (
+        sorted(flat, key=lambda p: (order[p.case.id], ranks[p.protocol])),
+        sorted(refused, key=lambda r: order[r.case.id]),
+    )
 
 
-def _run(cases: tuple[Case, ...]) -> list[Prediction]:
+def _run(cases: tuple[Case, ...]) -> tuple[list[Prediction], list[Refused]]:
     """Cases that share everything but load and acceptance, with the sweeps among them."""
     loops: dict[float, PairedLoop] = {}
     points: dict[tuple[float, str], Point] = {}
@@ -158,22 +170,29 @@ def _run(cases: tuple[Case, ...]) -> list[Prediction]:
             points[key] = loop(case).point(acceptance)
         return points[key]
 
-    found = []
+    found: list[Prediction] = []
+    refused: list[Refused] = []
+    sweeps: dict[str, list[Case]] = {}
     for case in cases:
         acceptance = case.question.acceptance
         length = acceptance.expected_length(case.settings.num_spec_tokens)
         protocol: Protocol = "given" if case.acceptance_given else "catalogue"
         if not case.settings.num_spec_tokens:
             protocol = "loaded"
-        null = _null(case, length)
-        found.append(_prediction(case, protocol, point(case, acceptance), length, null, length))
-    sweeps: dict[str, list[Case]] = {}
-    for case in cases:
+        try:
+            prediction = _prediction(case, protocol, point(case, acceptance), length, _null(case, length), length)
+            if not math.isfinite(prediction.speedup):
+                raise ScenarioError("outputs are too short: no time per output token can be measured; raise osl")
+        except InputError as refusal:
+            refused.append(Refused(case, str(refusal)))
+            continue
+        found.append(prediction)
         if case.sweep is not None:
             sweeps.setdefault(case.sweep, []).append(case)
     for members in sweeps.values():
-        found += _sweep(members, loop, point)
-    return found
+        if len(members) > 1:
+            found += _sweep(members, loop, point)
+    return found, refused
 
 
 def _sweep(

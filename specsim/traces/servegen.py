@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
 import math
 from dataclasses import dataclass
@@ -89,8 +90,12 @@ def _client(path: Path, options: ReadOptions, digest: Any) -> _Client:
     trace_path, lengths_path = _pair(path)
     columns: list[list[float]] = [[], [], []]
     families: list[str] = []
-    text = _text(trace_path, options, digest).decode("utf-8", "replace").splitlines()
-    for line, row in enumerate(csv.reader(text), start=1):
+    text = _text(trace_path, options, digest).decode("utf-8", "replace")
+    try:
+        rows = list(csv.reader(io.StringIO(text, newline="")))
+    except csv.Error as error:
+        raise TraceError(f"{trace_path}: not a CSV file ({error})") from None
+    for line, row in enumerate(rows, start=1):
         if not row:
             continue
         try:

@@ -167,3 +167,39 @@ def test_missing_truncated_and_wrongly_encoded_files(tmp_path: Path) -> None:
 def test_unknown_task_lists_those_there(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="task 'code'; tasks there: chat, math"):
         read_measured(write(tmp_path / "a.jsonl", ROWS), drafter="eagle", task="code")
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"eagle": None}, "'eagle' must be a list with one number per output position, got None"),
+        ({"eagle": "1,2"}, "'eagle' must be a list"),
+        ({"eagle": [1], "output_tokens": None}, "'output_tokens' must be a whole number >= 0, got None"),
+        ({"eagle": [1], "output_tokens": -3}, "'output_tokens' must be a whole number >= 0, got -3"),
+        ({"eagle": [1], "prompt_tokens": "9"}, "'prompt_tokens' must be a whole number >= 0, got '9'"),
+        ('{"eagle": [1], "eagle": [2]}', "key 'eagle' stands there twice"),
+        ('{"eagle": [1], "task": "a", "task": "b"}', "key 'task' stands there twice"),
+    ],
+)
+def test_lines_that_say_something_else_than_the_format_are_refused(tmp_path: Path, row: object, said: str) -> None:
+    with pytest.raises(ProfileError) as caught:
+        replay(write(tmp_path / "a.jsonl", [ROWS[0], row]))
+    assert f"line 2: {said}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["request", "task", "prompt_tokens", "output_tokens", "eagle_drafts"])
+def test_keys_of_the_format_are_no_drafters(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ProfileError, match=f"drafter '{name}' is a key of the file format; those there: eagle"):
+        replay(write(tmp_path / "a.jsonl", ROWS), name)
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85"])
+def test_only_a_line_feed_ends_a_line(tmp_path: Path, mark: str) -> None:
+    """Other separators of Unicode may stand inside a JSON text."""
+    path = tmp_path / "a.jsonl"
+    row = dict(ROWS[0], task=f"ma{mark}th")
+    path.write_text(
+        json.dumps(row, ensure_ascii=False) + "\r\n" + json.dumps(ROWS[1]) + "\n", encoding="utf-8", newline=""
+    )
+    assert len(read_measured(path, drafter="eagle").runs) == 2

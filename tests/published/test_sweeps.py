@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +18,7 @@ from scenarios.published.conditions import cases_of
 from scenarios.published.rows import PublishedRow, rows_of
 from scenarios.resolve import resolve
 from specsim.acceptance import PerPosition
+from specsim.cli import cli
 from specsim.config import Deployment, Slo, Speculation
 from specsim.errors import ScenarioError
 from specsim.planner.concurrency import CrossoverSettings, PairedLoop
@@ -90,7 +93,7 @@ def made(rows: list[str], length: float) -> list[Prediction]:
         place = PairedLoop(case.question, case.settings, int(case.load))
         speedups.append(gain(place.point(truth), case.metric).mean)
     again = cases(*(row.format(f"{speedup:.6f}") for row, speedup in zip(rows, speedups, strict=True)))
-    return predict(again, processes=1)
+    return predict(again, processes=1)[0]
 
 
 def test_a_sweep_made_by_the_simulator_comes_out_without_error() -> None:
@@ -112,7 +115,7 @@ def test_only_rows_that_differ_in_load_alone_form_a_sweep() -> None:
 
 def test_a_sweep_that_no_acceptance_explains_says_so_and_is_still_predicted() -> None:
     rows = [row.format(9.0 if n == 0 else 1.4) for n, row in enumerate(SWEEP)]
-    swept = [p for p in predict(cases(*rows), processes=1) if p.protocol in ("anchor", "anchored")]
+    swept = [p for p in predict(cases(*rows), processes=1)[0] if p.protocol in ("anchor", "anchored")]
     assert all(p.length == pytest.approx(4.0) for p in swept)
     assert all("no acceptance gives 9.000 at load 1" in p.warning for p in swept)
 
@@ -120,8 +123,8 @@ def test_a_sweep_that_no_acceptance_explains_says_so_and_is_still_predicted() ->
 def test_predictions_do_not_depend_on_processes_or_on_the_order_of_rows() -> None:
     rows = [row.format(1.4) for row in SWEEP[:2]]
     other = rows[0].replace("s1,", "x1,").replace("EAGLE,EAGLE", ",n-gram")
-    alone = {(p.case.id, p.protocol): p.speedup for p in predict(cases(*rows, other), processes=1)}
-    pooled = {(p.case.id, p.protocol): p.speedup for p in predict(cases(other, *reversed(rows)), processes=2)}
+    alone = {(p.case.id, p.protocol): p.speedup for p in predict(cases(*rows, other), processes=1)[0]}
+    pooled = {(p.case.id, p.protocol): p.speedup for p in predict(cases(other, *reversed(rows)), processes=2)[0]}
     assert alone == pooled
     assert set(alone) == {("s1", "catalogue"), ("s1", "anchor"), ("s8", "catalogue"), ("s8", "anchored"),
                           ("x1", "catalogue")}  # fmt: skip
@@ -152,7 +155,9 @@ def test_the_answer_counts_what_it_says() -> None:
 
 def test_the_text_fits_100_columns() -> None:
     rows = cases(*(row.format(1.4) for row in SWEEP[:2]))
-    result = published_result(rows, predict(rows, processes=1), [("z", "made", "a reason")], rows_from="x", settings={})
+    result = published_result(
+        rows, predict(rows, processes=1)[0], [("z", "made", "a reason")], rows_from="x", settings={}
+    )
     text = published_text(result)
     assert max(map(len, text.splitlines())) <= 100
     assert "…" not in text
@@ -162,6 +167,72 @@ def test_the_text_fits_100_columns() -> None:
 def test_a_sweep_has_one_anchor_though_large_batches_run_whole() -> None:
     """A batch beyond an engine's usual admission has limits of its own, and is of the sweep all the same."""
     rows = [f"s-{n},x,Llama-3.1-8B,,EAGLE,3,chain,H100,1,,vLLM v0.10.1,20,16,batch,{n},,1.5" for n in (1, 8, 64)]
-    found = predict(cases(*rows), processes=1)
+    found, _ = predict(cases(*rows), processes=1)
     protocols = [(p.case.id, p.protocol) for p in found if p.protocol in ("anchor", "anchored")]
     assert protocols == [("s-1", "anchor"), ("s-8", "anchored"), ("s-64", "anchored")]
+
+
+ODD = [
+    "{},x,Llama-3.1-8B,,EAGLE,3,chain,H100,1,,vLLM v0.10.1,200000,20,batch,{},,1.5",  # lengths that do not fit
+    "{},x,Llama-3.1-8B,,EAGLE,3,chain,H100,1,,vLLM v0.10.1,20,1e8,batch,{},,1.5",
+]
+
+
+def test_a_row_that_cannot_be_simulated_is_named_and_the_others_are_predicted() -> None:
+    good = SWEEP[0].format(1.4)
+    for odd in ODD:
+        found, refused = predict(cases(good, odd.format("o", 1)), processes=1)
+        assert [p.case.id for p in found] == ["s1"]
+        assert [r.case.id for r in refused] == ["o"]
+        assert "do not fit" in refused[0].reason
+
+
+def test_outputs_of_one_token_have_no_time_per_token_to_predict() -> None:
+    row = "{},x,Llama-3.1-8B,,EAGLE,3,chain,H100,1,,vLLM v0.10.1,20,1,batch,{},TPOT ms,1.5"
+    found, refused = predict(cases(row.format("a", 1), row.format("b", 8)), processes=1)
+    assert not found
+    assert [r.reason.split(":")[0] for r in refused] == ["outputs are too short"] * 2
+
+
+def test_a_sweep_goes_on_without_the_points_that_cannot_be_simulated() -> None:
+    """What is left of it has an anchor of its own; one point left is no sweep."""
+    rows = cases(*(row.format(1.4) for row in SWEEP))
+    from specsim.planner import published
+
+    class Picky(PairedLoop):
+        def __init__(self, question: object, settings: object, concurrency: int) -> None:
+            if concurrency == 1:
+                raise ScenarioError("not this one")
+            super().__init__(question, settings, concurrency)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(published, "PairedLoop", Picky)
+        found, refused = predict(rows, processes=1)
+        assert [r.case.id for r in refused] == ["s1"]
+        assert [(p.case.id, p.protocol) for p in found if p.protocol in ("anchor", "anchored")] == [
+            ("s8", "anchor"), ("s32", "anchored")]  # fmt: skip
+        found, _ = predict(rows[:2], processes=1)
+        assert [p.protocol for p in found] == ["catalogue"]
+
+
+def test_the_command_lists_such_rows_with_the_reason(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    header = "id,target,method,k,tree,hardware,isl,osl,load_kind,load,speedup"
+    row = "{},llama-3.1-8b,EAGLE,3,{},H100,{},16,{},{},1.5"
+    table.write_text(
+        "\n".join(
+            [
+                header,
+                row.format("long", "chain", 200000, "batch", 1),
+                row.format("good", "chain", 20, "batch", 1),
+                row.format("fast", "chain", 20, "requests/s", 1e6),
+                row.format("odd", "no idea", 20, "batch", 1),
+            ]
+        )
+    )
+    done = CliRunner().invoke(cli, ["validate", "published", "--rows", str(table), "--json", "--jobs", "1"])
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert [row["id"] for row in result["rows"]] == ["good"]
+    assert [row["id"] for row in result["unpredictable"]] == ["long", "fast", "odd"]
+    assert "do not fit" in result["unpredictable"][0]["reason"]

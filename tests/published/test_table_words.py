@@ -6,11 +6,11 @@ import json
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios.published.conditions import cases_of
-from scenarios.published.rows import PublishedRow
+from scenarios.published.rows import _REAL, _WHOLE, PublishedRow
 from scenarios.published.tree_words import Tree, tree_words
 from scenarios.published.units import load_kind_words, unit_words
 from scenarios.published.words import (
@@ -326,7 +326,7 @@ def test_k_0_is_the_machinery_alone() -> None:
             "--acceptance-length gives it; leave one of the two",
         ),
         (("--speedup-at", "4:1.2", "--k", "0"), "nothing is drafted"),
-        (("--tree", "star-shaped"), "tree 'star-shaped' is not understood"),
+        (("--tree", "star-shaped"), "tree 'star-shaped': 'star shaped' is not understood"),
         (("--tree", "21 nodes, depth 4", "--tree-nodes", "30"), "says tree_nodes 21, --tree-nodes 30"),
         (("--gpu", "h10"), "gpu 'h10' is not in the catalogue (did you mean 'H100 SXM'?)"),
         (("--target", "Nobody-8B"), "model 'Nobody-8B' is not in the catalogue"),
@@ -337,3 +337,71 @@ def test_mistakes_in_words_end_in_one_line(arguments: tuple[str, ...], said: str
     assert done.exit_code == 2, done.output
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"unit": "output tok/s", "baseline_value": 1e-6, "spec_value": 1e-6}, "none lies outside"),
+        ({"unit": "TPOT ms", "baseline_value": 1e9, "spec_value": 1e9}, "is the unit right?"),
+        ({"unit": "output tok/s", "speedup": None, "baseline_value": 1e-3, "spec_value": 1e6}, "a speed-up of 1e+09"),
+        ({"load_kind": "requests/s", "load": 1e6}, "load 1e+06 requests/s lies outside"),
+        ({"load_kind": "requests/s", "load": 1e-6}, "load 1e-06 requests/s lies outside"),
+        ({"temperature": 50.0}, "temperature 50 is more than the 2"),
+        ({"tree": "chain of 5"}, "k 3 is not its depth 5"),
+    ],
+)
+def test_figures_that_no_measurement_has_are_named(values: dict[str, object], reason: str) -> None:
+    cases, (left,) = cases_of([changed(**values)], seeds=3, seed=0)
+    assert not cases
+    assert reason in left.reason
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            **{name: st.floats(low, high) for name, (low, high) in _REAL.items()},
+            **{name: st.integers(low, high) for name, (low, high) in _WHOLE.items()},
+            "load_kind": st.sampled_from(["batch", "requests/s"]),
+            "unit": st.sampled_from(["TPOT ms", "output tok/s", "tok/s/user", "latency s", "output tok/s/gpu"]),
+            "tree": st.sampled_from(["", "chain", "4,8,8", "5-8-64", "engine default", "tree"]),
+            "engine": st.sampled_from(["", "SGLang (Mar 2025)", "TensorRT-LLM 0.15.0", "llama.cpp"]),
+        },
+    )
+)
+def test_a_row_of_any_figures_in_range_is_a_case_or_has_a_reason(values: dict[str, object]) -> None:
+    cases, rest = cases_of([changed(**values)], seeds=3, seed=0)
+    assert len(cases) + len(rest) == 1
+    assert all("\n" not in item.reason for item in rest)
+
+
+def test_the_temperature_of_a_row_lowers_published_acceptance_once() -> None:
+    """Acceptance that was measured at that temperature has it in it already."""
+
+    def length(**values: object) -> float:
+        (case,), _ = cases_of([changed(**values)], seeds=3, seed=0)
+        return case.question.acceptance.expected_length(3)
+
+    greedy, warm = length(), length(temperature=1.0)
+    assert length(temperature=0.0) == greedy
+    assert 1.0 < warm < greedy - 0.05
+    stated = {"mean_accepted_len": 2.4}
+    assert length(**stated, temperature=1.0) == length(**stated) == pytest.approx(2.4)
+    tree = {"tree": "4-4-16", "k": 4}
+    assert length(**tree, temperature=1.0) < length(**tree) - 0.05
+    (borrowed,), _ = cases_of([changed(method="MTP", temperature=1.0)], seeds=3, seed=0)  # an EAGLE head stands in
+    (cold,), _ = cases_of([changed(method="MTP")], seeds=3, seed=0)
+    assert borrowed.question.acceptance.expected_length(3) < cold.question.acceptance.expected_length(3)
+
+
+@pytest.mark.parametrize("column", ["target", "draft", "hardware"])
+def test_unknown_names_cost_a_row_little(column: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search for the nearest name is for messages of one flag; tables have thousands of rows."""
+    from scenarios.lookup import NameIndex
+
+    monkeypatch.setattr(NameIndex, "suggestion", lambda self, name: pytest.fail("searched for a near name"))
+    values = {column: "Nobody-Knows"} | ({"method": "draft model"} if column == "draft" else {})
+    _, (left,) = cases_of([changed(**values)], seeds=3, seed=0)
+    assert "Nobody-Knows" in left.reason

@@ -292,3 +292,21 @@ def test_flags_that_servegen_has_no_use_for_leave_a_note(tmp_path):
 def test_recipes_beyond_what_can_be_drawn_are_refused(args):
     message = one_line("trace", "synth", "--isl", "9", "--osl", "9", *args)
     assert args[0].strip("-").split("-")[0] in message or args[2] in message
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85"])
+def test_separators_of_unicode_do_not_end_a_line_of_a_log(tmp_path, mark):
+    """They may stand in a text, quoted or not."""
+    rows = [f'{{"timestamp": {n}, "input_length": 9, "output_length": 4, "model": "a{mark}b"}}' for n in range(4)]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    table = ["timestamp,input_tokens,output_tokens,model"] + [f"{n},9,4,a{mark}b" for n in range(4)]
+    (tmp_path / "a.csv").write_text("\n".join(table) + "\n", encoding="utf-8")
+    for name in ("a.jsonl", "a.csv"):
+        assert len(read_trace(tmp_path / name, ReadOptions(time_unit="s"))) == 4
+
+
+def test_a_servegen_window_is_a_line_of_csv(tmp_path):
+    two = "0,1,1,Gamma,0.5,1\u2028600,1,1,Gamma,0.5,1"
+    assert "line 1: not a ServeGen window" in one_line("trace", "inspect", str(servegen(tmp_path, row=two)))
+    (tmp_path / "c-trace.csv").write_text("0,1,1," + "G" * 200_000 + ",0.5,1\n")
+    assert "not a CSV file" in one_line("trace", "inspect", str(tmp_path))
