@@ -43,6 +43,7 @@ LEVELS: dict[str, int] = {
 HOMES: dict[str, tuple[str, ...]] = {
     "torch": ("calibrate",),
     "transformers": ("calibrate",),
+    "safetensors": ("calibrate",),
     "sqlalchemy": ("db",),
     "alembic": ("db",),
     "simpy": ("specsim.engine",),
