@@ -55,5 +55,5 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 # torch first and by version: a range given to pip alone may fetch a GPU build of several gigabytes
 $(VENV)/.tested: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install -q '$(TORCH)'
-	$(EDITABLE) '.[test,postgresql,calibrate]'
+	$(EDITABLE) '.[test,postgresql,calibrate,report]'
 	touch $@ $(VENV)/.installed

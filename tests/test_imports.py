@@ -49,6 +49,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "simpy": ("specsim.engine",),
     "click": ("specsim.cli",),
     "rich": ("specsim.cli", "specsim.report"),
+    "matplotlib": ("specsim.report",),
     "scipy": ("specsim.stats", "specsim.planner", "calibrate"),
 }
 """Library -> the only units that may import it."""
@@ -187,7 +188,7 @@ def loaded_by(statement: str) -> set[str]:
     return set(json.loads(done.stdout))
 
 
-HEAVY = {"torch", "transformers", "sqlalchemy", "scipy", "numpy", "simpy", "rich"}
+HEAVY = {"torch", "transformers", "sqlalchemy", "scipy", "numpy", "simpy", "rich", "matplotlib"}
 
 
 @pytest.mark.parametrize("statement", ["import specsim", "import specsim.cli", "import specsim.errors"])

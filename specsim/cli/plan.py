@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from specsim.cli.said import command_line
 from specsim.cli.scenario_input import overruled_workload, read_workload
 from specsim.cli.scenario_options import (
     deployment_from,
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["INTERRUPTED", "plan"]
 
+_NOT_THE_QUESTION = ("db", "no_store", "full", "as_json", "jobs")
+"""Arguments that change neither the answer nor its id."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells give it (128 + SIGINT)."""
 
@@ -65,11 +68,12 @@ def plan(db: str | None, no_store: bool, full: bool, as_json: bool, **values: An
 
         raise ScenarioError("--db and --no-store exclude each other; give one of the two")
     try:
+        said = command_line(click.get_current_context(), without=_NOT_THE_QUESTION)
         question, settings, trace, policies = _read(values)
         from specsim.planner.plan import prepare
 
         job = prepare(question, trace, settings, policies=policies)
-        result = _simulate(job, trace, db, store_it=not no_store)
+        result = _simulate(job, trace, db, said, store_it=not no_store)
     except KeyboardInterrupt:
         click.echo("\nStopped before anything was simulated; nothing was stored.", err=True)
         raise SystemExit(INTERRUPTED) from None
@@ -176,14 +180,14 @@ def _assumed(values: dict[str, Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _simulate(job: PlanJob, trace: Trace, db: str | None, *, store_it: bool) -> dict[str, Any]:
+def _simulate(job: PlanJob, trace: Trace, db: str | None, said: str, *, store_it: bool) -> dict[str, Any]:
     """Run or reuse every point, with a progress bar, and store the plan."""
     from specsim.planner.plan import SCHEMA_VERSION, run_plan
 
     if not store_it:
         try:
             with _progress(job) as advance:
-                return {"plan_id": None, "database": None, **run_plan(job, trace, progress=advance)}
+                return {"plan_id": None, "database": None, "command": said, **run_plan(job, trace, progress=advance)}
         except KeyboardInterrupt:
             click.echo("\nStopped; with --no-store nothing is kept.", err=True)
             raise SystemExit(INTERRUPTED) from None
@@ -228,7 +232,7 @@ def _simulate(job: PlanJob, trace: Trace, db: str | None, *, store_it: bool) -> 
                 err=True,
             )
             raise SystemExit(INTERRUPTED) from None
-        result = {"plan_id": plan_id_of(inputs), "database": store.name, **result}
+        result = {"plan_id": plan_id_of(inputs), "database": store.name, "command": said, **result}
         save(result, "complete")
     return result
 

@@ -1,4 +1,4 @@
-"""The parts of a plan's JSON that only repeat what was asked: trace, deployment, profile, memory."""
+"""The parts of a plan's JSON that only repeat what was asked: trace, settings, deployment, profile, memory."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from dataclasses import asdict
 from typing import Any
 
 from specsim.planner import surface
-from specsim.planner.question import Question
+from specsim.planner.question import PlanSettings, Question
 from specsim.traces.model import Trace
+from specsim.traces.rates import arrival_rates
 from specsim.traces.stats import TraceStats
 
-__all__ = ["cost_part", "crossing_part", "deployment_part", "profile_part", "trace_part"]
+__all__ = ["cost_part", "crossing_part", "deployment_part", "profile_part", "settings_part", "trace_part"]
 
 
 def trace_part(trace: Trace, statistics: TraceStats, simulated_requests: int) -> dict[str, Any]:
@@ -28,8 +29,14 @@ def trace_part(trace: Trace, statistics: TraceStats, simulated_requests: int) ->
         "arrival_grid_s": meta.arrival_grid_s,
         "notes": list(meta.notes),
         "statistics": {k: v for k, v in asdict(statistics).items() if k != "warnings"},
+        "arrivals": asdict(arrival_rates(trace.arrival_s)),
         "simulated_requests": simulated_requests,
     }
+
+
+def settings_part(settings: PlanSettings) -> dict[str, Any]:
+    """How much was simulated, without what never changes a result."""
+    return {name: value for name, value in asdict(settings).items() if name != "jobs"}
 
 
 def deployment_part(question: Question) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from specsim.planner.compare import (
 from specsim.planner.executor import Key, PointRunner, RunCache
 from specsim.planner.flags import engine_config
 from specsim.planner.job import SENSITIVITY, PlanJob, prepare
-from specsim.planner.parts import cost_part, crossing_part, deployment_part, profile_part, trace_part
+from specsim.planner.parts import cost_part, crossing_part, deployment_part, profile_part, settings_part, trace_part
 from specsim.planner.search import narrow, search_rows
 from specsim.planner.verdict import recommendation, settle
 from specsim.policies import kind_of
@@ -92,6 +92,7 @@ def answer(job: PlanJob, trace: Trace, points: dict[Key, dict[str, Any]]) -> dic
     result: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "trace": trace_part(trace, statistics, len(job.trace)),
+        "settings": settings_part(job.settings),
         "deployment": deployment_part(question),
         "profile": profile_part(question),
         "loads": {

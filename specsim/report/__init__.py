@@ -1,1 +1,1 @@
-"""Results as text for a terminal: from the JSON form, so that a stored result prints the same again."""
+"""Results as text, pages and tables: from the JSON form, so that a stored result gives the same again."""

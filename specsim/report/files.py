@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
 from specsim.errors import ScenarioError
 
-__all__ = ["check_file", "whole_file"]
+__all__ = ["check_file", "check_folder", "whole_file", "write_folder"]
 
 
 def check_file(flag: str, path: str, suffixes: tuple[str, ...], *, force: bool) -> None:
@@ -47,3 +47,33 @@ def whole_file(flag: str, path: str) -> Iterator[TextIO]:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def check_folder(flag: str, path: str, *, force: bool) -> None:
+    """Refuse a folder that `write_folder` could not fill, or would fill beside what is there without `force`.
+
+    Raises:
+        ScenarioError: a missing parent, a file of that name, or a folder that exists without `force`.
+    """
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise ScenarioError(f"{flag} {path}: folder {target.parent} does not exist; make it first")
+    if target.exists() and not target.is_dir():
+        raise ScenarioError(f"{flag} {path}: is a file, and a folder is needed; give another name")
+    if target.exists() and not force:
+        raise ScenarioError(f"{flag} {path}: the folder exists; give another name, or --force to replace files in it")
+
+
+def write_folder(flag: str, path: str, files: Mapping[str, str]) -> None:
+    """Files by name, each whole or not at all; others in the folder stay.
+
+    Raises:
+        ScenarioError: when one cannot be written.
+    """
+    try:
+        Path(path).mkdir(exist_ok=True)
+    except OSError as error:
+        raise ScenarioError(f"{flag} {path}: cannot be made: {error.strerror}") from error
+    for name, text in files.items():
+        with whole_file(flag, str(Path(path) / name)) as out:
+            out.write(text)

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from specsim.report.plan_facts import (
+    PAYS,
+    batch_text,
+    change_text,
+    confidence,
+    deployment_facts,
+    from_to,
+    profile_facts,
+    rank,
+    schedule_text,
+    trace_facts,
+    turn_text,
+)
 from specsim.report.policy_names import headings, legend
-from specsim.report.text import Page, gigabytes, milliseconds, number, percent, spread, times
+from specsim.report.text import Page, milliseconds, number, percent, spread, times
 
 __all__ = ["plan_text"]
 
@@ -69,103 +82,33 @@ def _answer(page: Page, result: Mapping[str, Any]) -> None:
     page.heading("Answer")
     for sentence in answer["text"]:
         page.line(sentence)
-    kind = result["profile"]["kind"]
-    error = answer["speedup_error"]
-    page.line(f"Confidence: {answer['confidence']} (a speedup from this {kind} profile is good to about ±{error:.0%}).")
+    page.line(confidence(result))
     for warning in result["warnings"]:
         page.line(f"Warning: {warning}")
 
 
 def _trace(page: Page, result: Mapping[str, Any]) -> None:
-    trace = result["trace"]
-    s = trace["statistics"]
-    dropped = sum(trace["dropped"].values())
     page.heading("1. Trace")
-    rows = f"{trace['rows_read']:,} read, {trace['rows_kept']:,} kept, {dropped:,} not used"
-    facts = [("file", f"{trace['source']} ({trace['format']}; time: {trace['time_unit']})"), ("rows", rows)]
-    for reason, count in trace["dropped"].items():
-        facts.append(("", f"{count:,} x {reason}: {trace['dropped_examples'].get(reason, '')}"))
-    facts += [
-        ("rate", f"{s['rate_per_s']:.3g} requests/s over {_duration(s['span_s'])}; busiest minute "
-                 f"{s['busiest_minute_rate_per_s']:.3g}/s from {s['busiest_minute_start_s']:.0f} s; "
-                 f"CV of gaps {number(s['gap_cv'])}"),
-        ("input tokens", f"p50 {s['prompt']['p50']:,.0f}, p95 {s['prompt']['p95']:,.0f}, max {s['prompt']['max']:,}"),
-        ("output tokens", f"p50 {s['output']['p50']:,.0f}, p95 {s['output']['p95']:,.0f}, max {s['output']['max']:,}"),
-        ("prefix reuse", "the trace has no prefix hashes" if s["prefix_reuse"] is None
-         else f"{s['prefix_reuse']:.1%} of full blocks, with an endless cache"),
-    ]  # fmt: skip
-    page.facts(facts)
-    for note in [*trace["notes"], *result["notes"]]:
+    page.facts(trace_facts(result))
+    for note in [*result["trace"]["notes"], *result["notes"]]:
         page.line(f"- {note}")
-
-
-def _duration(seconds: float) -> str:
-    for size, name in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {name}"
-    return f"{seconds:.1f} s"
 
 
 def _deployment(page: Page, result: Mapping[str, Any]) -> None:
-    d = result["deployment"]
-    names, slo, cost = d["names"], d["slo"], result["cost_of_speculation"]
     page.heading("2. Deployment and profile")
-    limits = d["limits_on"]
-    page.facts(
-        [
-            ("target", f"{names['target']}, weights {d['weight_dtype'] or 'as published'}, KV {d['kv_dtype']}"),
-            ("drafter", f"{names['draft']} by {d['speculation']['method']}"),
-            ("hardware", f"{d['replicas']} replica{'s' if d['replicas'] > 1 else ''} of {d['tp']} x {names['gpu']}"
-                         + (f", router {d['router']}" if d["replicas"] > 1 else "")),
-            ("engine", f"{d['engine']} {d['engine_version']}: {limits['max_num_seqs']} sequences, "
-                       f"{limits['max_num_batched_tokens']} batched tokens, model length {limits['max_model_len']}"),
-            ("KV cache", f"{cost['kv_tokens_off']:,} tokens a replica, {cost['kv_tokens_on']:,} with speculation "
-                         f"({cost['kv_share_lost']:.1%} less; drafter {gigabytes(cost['draft_weight_bytes'])})"),
-            ("objective", f"TTFT {_limit(slo['ttft_s'])}, TPOT {_limit(slo['tpot_s'])}, for {slo['share']:.0%}"),
-        ]
-    )  # fmt: skip
-
-
-def _limit(seconds: float | None) -> str:
-    return "any" if seconds is None else f"<= {seconds * 1e3:g} ms"
+    page.facts(deployment_facts(result))
 
 
 def _profile(page: Page, result: Mapping[str, Any]) -> None:
-    p = result["profile"]
-    a = p["acceptance"]
-    lengths = ", ".join(f"{length:.2f} at k={k}" for k, length in a["mean_acceptance_length_by_k"].items())
-    covers = p["covers"]
-    how = {"analytic": "analytic: datasheet figures and efficiency factors, nothing was measured"}.get(
-        p["kind"], p["kind"]
-    )
-    facts = [
-        ("profile", f"{p['name']} ({how}; a step is good to ±{p['relative_error']:.0%})"),
-        ("holds for", ", ".join(f"{k} {v}" for k, v in covers.items() if k in ("attention_backend", "engine", "date"))),
-        ("acceptance", f"{lengths} (±{a['relative_error']:.0%})"
-         + ("" if a["proposal_rate"] >= 1 else f"; proposes in {a['proposal_rate']:.0%} of rounds")),
-        *(("", line) for line in _sources(a)),
-    ]  # fmt: skip
-    page.facts(facts)
-    for note in p["notes"]:
+    page.facts(profile_facts(result))
+    for note in result["profile"]["notes"]:
         page.line(f"- {note}")
-
-
-def _sources(acceptance: Mapping[str, Any]) -> list[str]:
-    """Where acceptance is from, a line for each content class where they are told apart."""
-    if not acceptance["by_task"]:
-        return [acceptance["source"]]
-    lines = ["by the log's tasks:"]
-    for part in acceptance["by_task"]:
-        lengths = ", ".join(f"{length:.2f} at k={k}" for k, length in part["mean_acceptance_length_by_k"].items())
-        unknown = "" if part["known"] else ", no figures for it, so the default"
-        lines.append(f"{part['task']} ({part['share']:.0%} of output tokens{unknown}): {lengths}; {part['source']}")
-    return lines
 
 
 def _comparison(page: Page, result: Mapping[str, Any], full: bool) -> None:
     loads = result["loads"]
     rows = {(r["policy"], r["load_per_s"]): r for r in result["comparison"]}
-    speculating = sorted((p for p in loads["policies"] if p != "off"), key=_rank)
+    speculating = sorted((p for p in loads["policies"] if p != "off"), key=rank)
     page.heading("3. Comparison over load")
     page.line(
         f"Batch, TPOT and share within the objective are those of off; then the speedup of the mean time to the last "
@@ -222,18 +165,22 @@ def _crossovers(page: Page, result: Mapping[str, Any]) -> None:
     for start in range(0, len(ks), _CONTEXTS_WIDE):
         some = ks[start : start + _CONTEXTS_WIDE]
         table = [
-            [f"{c:,}" + ("  (own)" if c == own else ""), str(by[c, ks[0]]["limit"]), *(_turn(by[c, k]) for k in some)]
+            [
+                f"{c:,}" + ("  (own)" if c == own else ""),
+                str(by[c, ks[0]]["limit"]),
+                *(turn_text(by[c, k]) for k in some),
+            ]
             for c in contexts
         ]
         page.table(["context tokens", "fit", *(f"k={k}" for k in some)], table)
     page.line()
     page.line("By load (mean time to the last token):")
     rows, names = [], headings(result["loads"]["policies"])
-    for c in sorted(result["crossovers"]["by_load"], key=lambda c: _rank(c["policy"])):
+    for c in sorted(result["crossovers"]["by_load"], key=lambda c: rank(c["policy"])):
         at = "-" if c["load_per_s"] is None else f"{c['load_per_s']:.3g}"
         between = "-" if c["low_per_s"] is None else f"{c['low_per_s']:.3g}..{c['high_per_s']:.3g}"
-        rows.append([_row_name(c["policy"], names), _PAYS[c["verdict"]], at, between, _from_to(c["faster_per_s"]),
-                     _from_to(c["slower_per_s"])])  # fmt: skip
+        rows.append([_row_name(c["policy"], names), PAYS[c["verdict"]], at, between, from_to(c["faster_per_s"]),
+                     from_to(c["slower_per_s"])])  # fmt: skip
     page.table(["policy", "it pays", "turns at req/s", "between", "faster at", "slower at"], rows, left=2)
     page.line()
     best = result["measure_next"]["k"]
@@ -248,45 +195,9 @@ def _crossovers(page: Page, result: Mapping[str, Any]) -> None:
         page.table(["context tokens", *(f"batch {b}" for b in batches)], table)
 
 
-_PAYS = {
-    "always": "at every load",
-    "never": "at no load",
-    "crosses": "at low loads",
-    "begins": "at high loads",
-    "faster": "at some loads",
-    "slower": "at no load",
-    "tie": "no difference",
-    "unknown": "unknown",
-}
-
-
 def _row_name(policy: str, names: Mapping[str, str]) -> str:
     """A label where it fits into the first column of a table, else its heading of section 3."""
     return policy if len(policy) <= 22 else names[policy]
-
-
-def _rank(policy: str) -> tuple[int, int]:
-    """Off, static policies by k, the schedule, adaptive."""
-    if policy == "off":
-        return 0, 0
-    if policy.startswith("k="):
-        return 0, int(policy[2:].split()[0])
-    return (1, 0) if policy.startswith("schedule") else (2, 0)
-
-
-def _from_to(span: Sequence[float] | None) -> str:
-    if span is None:
-        return "-"
-    return f"{span[0]:.3g}" if span[0] == span[1] else f"{span[0]:.3g}..{span[1]:.3g}"
-
-
-def _batch(batch: int | None) -> str:
-    return "all" if batch is None else "none" if batch == 1 else str(batch)
-
-
-def _turn(c: Mapping[str, Any]) -> str:
-    at, low, high = _batch(c["batch"]), _batch(c["low"]), _batch(c["high"])
-    return at if at == low == high else f"{at} ({low}..{high})"
 
 
 def _schedule(page: Page, result: Mapping[str, Any]) -> None:
@@ -298,7 +209,7 @@ def _schedule(page: Page, result: Mapping[str, Any]) -> None:
 def _capacity(page: Page, result: Mapping[str, Any]) -> None:
     page.heading("5. Capacity within the objective")
     rows, names = [], headings(result["loads"]["policies"])
-    for c in sorted(result["capacity"], key=lambda c: _rank(c["policy"])):
+    for c in sorted(result["capacity"], key=lambda c: rank(c["policy"])):
         found = "-" if c["load_per_s"] is None else f"{c['load_per_s']:.3g}"
         ratio = "-" if c["ratio_to_off"] is None else spread(c["ratio_to_off"], times)
         beside = {"tie": " =", "more": "", "less": ""}.get(c["vs_off"] or "", "")
@@ -327,13 +238,11 @@ def _sensitivity(page: Page, result: Mapping[str, Any]) -> None:
         batch = row["crossover_batch"]
         rows.append(
             [
-                f"{row['acceptance_change'] * 100:+.0f} points" if row["acceptance_change"] else "as assumed",
+                change_text(row["acceptance_change"]),
                 f"{row['acceptance_length']:.2f}",
-                f"all {row['batch_limit']:,}" if batch is None else _batch(batch),
+                f"all {row['batch_limit']:,}" if batch is None else batch_text(batch),
                 spread(row["e2e_speedup_at_own_load"], times),
-                ", ".join(f"{k} to {last}" for _, last, k in row["schedule"][:-1])
-                + (", then " if len(row["schedule"]) > 1 else "")
-                + str(row["schedule"][-1][2]),
+                schedule_text(row["schedule"]),
             ]
         )
     policy = result["sensitivity"][0]["policy"]

@@ -11,7 +11,18 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["WIDTH", "Page", "gigabytes", "milliseconds", "number", "percent", "plus_minus", "spread", "times"]
+__all__ = [
+    "WIDTH",
+    "Page",
+    "gigabytes",
+    "milliseconds",
+    "number",
+    "percent",
+    "plus_minus",
+    "spread",
+    "times",
+    "visible",
+]
 
 WIDTH = 100
 
@@ -118,3 +129,8 @@ def spread(e: Mapping[str, float | None], show: Any = number) -> str:
         return str(show(mean))
     half = (high - low) / 2
     return str(show(mean)) if half <= 0.005 * abs(mean) else f"{show(mean)} ±{show(half)}"
+
+
+def visible(text: str) -> str:
+    """On one line, without what cannot be seen, steers a terminal, or turns the direction of writing."""
+    return "".join(c if c.isprintable() else " " if c in "\n\t\r" else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -20,7 +20,8 @@ from pathlib import Path
 import click
 
 __all__ = ["ROOT", "Pair", "all_commands", "example", "help_page", "published_pairs", "published_summary",
-           "published_table"]  # fmt: skip
+           "published_table",
+           "report_tables"]  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDTH = 100
@@ -120,6 +121,23 @@ def help_page() -> str:
         text = "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
         parts.append(f"## {' '.join(words)}\n\n```text\n{text}\n```\n")
     return "\n".join(parts)
+
+
+def report_tables() -> str:
+    """Every table of a report, with its columns; metrics of a run are one row, as they have a page of their own."""
+    from specsim.report.plan_tables import plan_tables
+
+    flags = "--max-requests 400 --replications 2 --k 3,5 --loads 4,12,20 --no-store"
+    trace = "examples/azure_llm_2023_conv_rows1-10000.csv"
+    lines = []
+    for table in plan_tables(json.loads(output(f"specsim plan --trace {trace} {flags} --json"))).values():
+        lines += [f"### {table.name}.csv", "", f"{table.title}.", "", "| column | meaning |", "| --- | --- |"]
+        shown = [column for column in table.columns if not column.meaning.startswith("metric `")]
+        lines += [f"| `{c.key}{'_*' if c.interval else ''}` | {c.meaning} |" for c in shown]
+        if len(shown) < len(table.columns):
+            lines.append("| `METRIC_*` | each [metric of a run](metrics.md) that a comparison has |")
+        lines.append("")
+    return "\n".join(lines).rstrip()
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The plan command on logs small enough for a test."""
+"""The plan command, and others on its results, on logs small enough for a test."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ def plan_process(*arguments: object, folder: Path) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         start_new_session=True,
     )
