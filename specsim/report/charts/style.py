@@ -88,7 +88,9 @@ def canvas(width: float = 400, height: float = 270) -> Iterator[tuple[Figure, Ax
             "charts need matplotlib, which is not installed: install specsim with its extra named report, or ask for "
             "--markdown, --csv or --json"
         ) from error
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_RC}):
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # not what the machine's own settings say
+        matplotlib.rcParams.update(_RC)
         figure = Figure(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
         yield figure, figure.subplots()
 
