@@ -90,7 +90,7 @@ def canvas(width: float = 400, height: float = 270) -> Iterator[tuple[Figure, Ax
         ) from error
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # not what the machine's own settings say
-        matplotlib.rcParams.update(_RC)
+        matplotlib.rcParams.update(_RC)  # type: ignore[arg-type, unused-ignore]
         figure = Figure(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
         yield figure, figure.subplots()
 
