@@ -21,11 +21,11 @@ from specsim.admission import (
     whole_room,
 )
 from specsim.config import ReplicaLimits
+from specsim.engine.core import chunk_pairs, windowed_chunk_pairs
 from specsim.engine.decode_batch import DecodeBatch, DecodeSetup
 from specsim.engine.decode_columns import ColumnBatch
 from specsim.engine.decode_horizon import HorizonBatch
 from specsim.engine.decode_ring import RingBatch
-from specsim.engine.plain_replica import chunk_pairs, windowed_chunk_pairs
 from specsim.engine.recorder import Recorder
 from specsim.engine.rounds import RoundTable
 from specsim.errors import InvariantError

@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import replace
-
-import numpy as np
-
-from specsim.admission import asked_tokens, never_fits
 from specsim.config import ReplicaLimits
+from specsim.engine.core import EngineCore
+from specsim.engine.dealt_luck import DealtLuck
 from specsim.engine.recorder import Recorder
-from specsim.engine.replica import StepView
-from specsim.latency import StepCost, StepWork
-from specsim.policies import Observed, Policy
-from specsim.request import Request
-from specsim.scheduler import Scheduler, StepPlan
+from specsim.latency import StepCost
+from specsim.policies import Policy
 from specsim.workload import Workload
 
-__all__ = ["PlainReplica", "chunk_pairs", "windowed_chunk_pairs"]
+__all__ = ["PlainReplica"]
 
 
-def chunk_pairs(context: int, tokens: int) -> int:
-    """(query, key) pairs of a causal chunk of `tokens` behind `context` cached tokens."""
-    return tokens * context + tokens * (tokens + 1) // 2
+class PlainReplica(EngineCore):
+    """The shared steps, with their seconds from a cost model and their tokens from luck.
 
-
-def windowed_chunk_pairs(context: int, tokens: int, window: int) -> int:
-    """The same with every query's keys cut at `window`."""
-    below = min(max(window - context, 0), tokens)
-    return chunk_pairs(context, below) + (tokens - below) * window
-
-
-class PlainReplica:
-    """See `specsim.engine.replica.Replica`."""
+    See `specsim.engine.replica.Replica`.
+    """
 
     def __init__(
         self,
@@ -44,197 +29,12 @@ class PlainReplica:
         machinery: bool,
         recorder: Recorder,
     ) -> None:
-        self.index = index
-        self.workload = workload
-        self.limits = limits
-        self.policy = policy
+        super().__init__(index, workload, limits, policy, machinery, cost.window_tokens, recorder)
         self.cost = cost
-        self.recorder = recorder
-        self.window = cost.window_tokens
-        self.work = StepWork(machinery=machinery)
-        self.scheduler = Scheduler(
-            limits,
-            num_spec_tokens=policy.num_spec_tokens,
-            is_constant=policy.constant,
-            hash_block_tokens=workload.trace.hash_block_tokens,
-        )
-        self.asked = asked_tokens(workload.trace.output_tokens, limits).tolist()
-        self.outstanding_tokens = 0
-        refused = never_fits(workload.trace.prompt_tokens, workload.trace.output_tokens, limits, policy.num_spec_tokens)
-        self._refused = frozenset(np.flatnonzero(refused).tolist())
-        self._last_emit_s: dict[int, float] = {}
-        self._plan = StepPlan()
-        self._next_k = -1
-        """Drafts that the step proposes for the next round; -1 before the first step."""
-        self._rounds = self._drafted = self._stalled = 0
-        self._began_s = 0.0
-        self._spoils = machinery and cost.profile.at_zero_drafts == "stale"
-        self._stale: set[int] = set()
-        """Requests of which the drafter has missed some tokens, so that its drafts never match."""
-        self._iterations: Counter[int] = Counter()
-        """Steps in which a request emitted tokens, for policies that watch completions."""
-
-    def submit(self, request: int, now_s: float) -> bool:
-        prompt = self.workload.prompt_tokens[request]
-        if request in self._refused:
-            return False
-        hashes = tuple(self.workload.trace.hashes(request).tolist())
-        self.scheduler.add(Request(request, prompt, hashes, self.asked[request]))
-        self.outstanding_tokens += prompt
-        return True
+        self._luck = DealtLuck(workload, spoils=machinery and cost.profile.at_zero_drafts == "stale")
 
     def begin_step(self, now_s: float) -> float | None:
-        plan = self._plan = self.scheduler.schedule()
-        rows = self.recorder.rows
-        for request in plan.preempted:
-            rows.preemptions[request.request_id] += 1
-            self._stale.discard(request.request_id)
-        if self.recorder.measures(now_s):
-            self.recorder.totals.preemptions += len(plan.preempted)
-        if not plan:
-            return None
-        self._began_s = now_s
-        if self.policy.trims:
-            self._trim(plan)
-        work = self.work
-        work.decode_requests = work.draft_tokens = work.draft_requests = work.kv_tokens = work.windowed_kv_tokens = 0
-        work.prefill_tokens = work.prefill_rows = work.prefill_kv_tokens = 0
-        work.prefill_pairs = work.prefill_windowed_pairs = 0
-        decoding_kv = self._rounds = self._drafted = 0
-        for item in plan.scheduled:
-            i, context = item.request.request_id, item.context_tokens
-            if item.request.is_decoding:
-                self._rounds += 1
-                self._drafted += item.num_draft_tokens
-                decoding_kv += context + item.request.padding_tokens
-                self._add_decode(item.request, context, item.num_draft_tokens)
-                continue
-            if rows.first_scheduled_s[i] != rows.first_scheduled_s[i]:
-                rows.first_scheduled_s[i] = now_s
-                rows.cached_tokens[i] = context
-                if self.recorder.measures(now_s):
-                    self.recorder.totals.cached_tokens += context
-            if item.num_placeholder_tokens:
-                self._add_decode(item.request, context, item.num_placeholder_tokens)
-                continue
-            tokens = plan.padded_tokens or item.num_tokens
-            work.prefill_tokens += tokens
-            work.prefill_rows += item.finishes_prompt
-            work.prefill_kv_tokens += context
-            work.prefill_pairs += chunk_pairs(context, tokens)
-            if self.window:
-                work.prefill_windowed_pairs += windowed_chunk_pairs(context, tokens, self.window)
-        for request in plan.leaving:
-            self._add_decode(request, request.num_computed_tokens, request.num_draft_tokens)
-        k = self._next_k
-        self._stalled = sum(r.is_decoding for r in self.scheduler.running) if plan.prompts_only else 0
-        if not self._stalled:  # else their drafts are made already, and the whole batch goes on with the same k
-            k = self.policy.next_k(len(plan.scheduled), decoding_kv, self._rounds)
-        work.switches = 0 <= self._next_k != k
-        self._next_k = k
-        # Alone, prompts only fill the drafter's cache: the drafts come with the next decode step.
-        work.next_num_spec_tokens = min(k, 1) if plan.prompts_only else k
-        return self.cost.step_s(work)
-
-    def _trim(self, plan: StepPlan) -> None:
-        """Verify fewer of the drafts scheduled, as the policy says; blocks for all of them stay taken."""
-        decoding = [n for n, item in enumerate(plan.scheduled) if item.request.is_decoding]
-        others = [item for item in plan.scheduled if not item.request.is_decoding]
-        drafts = np.array([plan.scheduled[n].num_draft_tokens for n in decoding], dtype=np.int64)
-        if not drafts.any():
-            return
-        requests = np.array([plan.scheduled[n].request.request_id for n in decoding], dtype=np.int64)
-        prefill_tokens = sum(item.num_tokens for item in others)
-        prefill_rows = sum(item.finishes_prompt for item in others)
-        kept = self.policy.trim(requests, drafts, len(plan.scheduled), prefill_tokens, prefill_rows)
-        for n, count in zip(decoding, kept.tolist(), strict=True):
-            item = plan.scheduled[n]
-            tokens = item.num_tokens - item.num_draft_tokens + count
-            plan.scheduled[n] = replace(item, num_tokens=tokens, num_draft_tokens=count)
-
-    def _add_decode(self, request: Request, context: int, drafts: int) -> None:
-        work = self.work
-        work.decode_requests += 1
-        work.draft_tokens += drafts
-        work.draft_requests += drafts > 0
-        work.kv_tokens += context + request.padding_tokens
-        if self.window:
-            work.windowed_kv_tokens += min(context, self.window)
+        return self.cost.step_s(self.work) if self.begin(now_s) else None
 
     def end_step(self, now_s: float) -> list[int]:
-        measured = self.recorder.measures(now_s)
-        rows, workload = self.recorder.rows, self.workload
-        used_blocks = self.scheduler.kv.pool.used
-        emitted: dict[int, int] = {}
-        finished: list[int] = []
-        completed: list[tuple[int, int]] = []
-        draft_rounds = gained = 0
-        for item in self._plan.scheduled:
-            i, position = item.request.request_id, item.request.num_emitted_tokens
-            if item.request.is_decoding:
-                span = 1 if i in self._stale else workload.span(i, position)
-                count = min(span, item.num_draft_tokens + 1)
-                draft_rounds += item.num_draft_tokens > 0
-                gained += count
-            elif item.finishes_prompt:
-                count = 1
-            else:
-                continue
-            emitted[i] = count
-            self._iterations[i] += 1
-            if position == 0:
-                rows.first_token_s[i] = now_s
-            elif measured:
-                self.recorder.gaps.add(now_s - self._last_emit_s[i])
-            self._last_emit_s[i] = now_s
-            if position + count == workload.output_tokens[i]:
-                finished.append(i)
-                rows.finish_s[i] = now_s
-                self.outstanding_tokens -= item.request.prompt_tokens
-                del self._last_emit_s[i]
-                completed.append((position + count, self._iterations.pop(i)))
-        if self._spoils and self._next_k == 0:
-            self._stale.update(item.request.request_id for item in self._plan.scheduled)
-        if measured:
-            self.recorder.step(
-                now_s - self._began_s,
-                batch=len(self._plan.scheduled) + self._stalled,
-                used_blocks=used_blocks,
-                rounds=self._rounds,
-                draft_rounds=draft_rounds,
-                drafts=self.limits.verified_tokens(self._drafted, draft_rounds),
-                gained=gained,
-                prefilled=self.work.prefill_tokens,
-                next_k=self._next_k,
-            )
-        if self.policy.watches != "nothing":
-            decoding = [item for item in self._plan.scheduled if item.request.is_decoding]
-            self.policy.observe(
-                Observed(
-                    batch=len(self._plan.scheduled),
-                    rounds=self._rounds,
-                    draft_rounds=draft_rounds,
-                    drafted=self._drafted,
-                    accepted=gained - self._rounds,
-                    completed=completed,
-                    requests=np.array([item.request.request_id for item in decoding], dtype=np.int64),
-                    drafts=np.array([item.num_draft_tokens for item in decoding], dtype=np.int64),
-                    emitted=np.array([emitted[item.request.request_id] for item in decoding], dtype=np.int64),
-                )
-            )
-        self.scheduler.update(self._plan, emitted, set(finished), self._drafts, self._next_k)
-        return finished
-
-    def view(self) -> StepView:
-        scheduler = self.scheduler
-        return StepView(
-            self.work,
-            len(scheduler.running),
-            len(scheduler.waiting),
-            scheduler.kv.pool.used,
-            self._rounds,
-            self._drafted,
-        )
-
-    def _drafts(self, request: Request) -> int:
-        return min(self._next_k, self.workload.drafts(request.request_id, request.num_emitted_tokens))
+        return self.end(now_s, self._luck.emitted(self.plan, self.next_k), self._luck.drafts)

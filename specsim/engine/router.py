@@ -1,34 +1,48 @@
-"""When the next request comes, and handing it on: open loop by arrival times, closed loop by completions."""
+"""When the next request comes, and handing it on: open loop by arrival times, closed loop by completions.
+
+There is no clock here: whoever runs the engines calls `deliver` with the time.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
-import simpy
 
 from specsim.engine.choosers import Chooser
 from specsim.engine.recorder import Recorder
-from specsim.engine.replica import Replica
 
-__all__ = ["ClosedLoop", "OpenLoop"]
+__all__ = ["ClosedLoop", "OpenLoop", "Receiver", "Source"]
+
+
+class Receiver(Protocol):
+    """What a source needs of a replica."""
+
+    def submit(self, request: int, now_s: float) -> bool:
+        """Queue a request; False when it can never fit, which refuses it."""
+        ...
 
 
 class _Router:
-    """Hands requests to replicas and wakes the idle ones. `chooser` None: there is one replica only."""
+    """Hands requests to replicas. `chooser` None: there is one replica only."""
 
     def __init__(
-        self, env: simpy.Environment, replicas: Sequence[Replica], chooser: Chooser | None, recorder: Recorder
+        self,
+        replicas: Sequence[Receiver],
+        chooser: Chooser | None,
+        recorder: Recorder,
+        wake: Callable[[int], None] | None = None,
     ) -> None:
-        self.env = env
+        """`wake` is told of a replica that may have something to do, where there are several."""
         self.replicas = replicas
         self.recorder = recorder
         self._chooser = chooser
+        self._wake = wake
         self._tells = chooser is not None and chooser.watches
         if chooser is None:
             recorder.rows.replica[:] = 0
-        self._wake: list[simpy.Event | None] = [None] * len(replicas)
         self.next_s = 0.0
         """From when on `deliver` has something to do."""
 
@@ -46,20 +60,9 @@ class _Router:
             rows.rejected[request] = True
             self._chooser.finished(request)
             return False
-        self.wake(index)
+        if self._wake is not None:
+            self._wake(index)
         return True
-
-    def sleep(self, index: int) -> simpy.Event:
-        """An event that fires when replica `index` has something to do."""
-        self._wake[index] = event = self.env.event()
-        return event
-
-    def wake(self, index: int) -> None:
-        """Replica `index` may have something to do."""
-        event = self._wake[index]
-        if event is not None:
-            self._wake[index] = None
-            event.succeed()
 
 
 class OpenLoop(_Router):
@@ -67,18 +70,16 @@ class OpenLoop(_Router):
 
     def __init__(
         self,
-        env: simpy.Environment,
-        replicas: Sequence[Replica],
+        replicas: Sequence[Receiver],
         chooser: Chooser | None,
         recorder: Recorder,
         arrival_s: np.ndarray,
+        wake: Callable[[int], None] | None = None,
     ) -> None:
-        super().__init__(env, replicas, chooser, recorder)
+        super().__init__(replicas, chooser, recorder, wake)
         self._arrival_s: list[float] = [*arrival_s.tolist(), math.inf]
         self._next = 0
         self.next_s = self._arrival_s[0]
-        if chooser is not None:
-            env.process(self._arrivals())
 
     def deliver(self, now_s: float) -> None:
         """Dispatch everything that has arrived by now."""
@@ -88,23 +89,10 @@ class OpenLoop(_Router):
             request += 1
         self._next, self.next_s = request, arrivals[request]
 
-    def idle(self, index: int) -> simpy.Event | None:
-        """What an idle replica waits for; None when nothing will come."""
-        if self._chooser is not None:
-            return self.sleep(index)
-        if self.next_s == math.inf:
-            return None
-        return self.env.timeout(self.next_s - self.env.now)
-
     def finished(self, request: int, now_s: float) -> None:
         """Nothing follows from a completion, but for routers that count them."""
         if self._tells and self._chooser is not None:
             self._chooser.finished(request)
-
-    def _arrivals(self) -> Generator[simpy.Event, None, None]:
-        while self.next_s < math.inf:
-            yield self.env.timeout(max(0.0, self.next_s - self.env.now))
-            self.deliver(self.env.now)
 
 
 class ClosedLoop(_Router):
@@ -112,14 +100,14 @@ class ClosedLoop(_Router):
 
     def __init__(
         self,
-        env: simpy.Environment,
-        replicas: Sequence[Replica],
+        replicas: Sequence[Receiver],
         chooser: Chooser | None,
         recorder: Recorder,
         concurrency: int,
         warmup_requests: int,
+        wake: Callable[[int], None] | None = None,
     ) -> None:
-        super().__init__(env, replicas, chooser, recorder)
+        super().__init__(replicas, chooser, recorder, wake)
         self._concurrency = concurrency
         self._warmup_requests = warmup_requests
         self._in_flight = 0
@@ -146,10 +134,6 @@ class ClosedLoop(_Router):
         self._was_full = self._was_full or not short
         self.next_s = math.inf
 
-    def idle(self, index: int) -> simpy.Event | None:
-        """What an idle replica waits for; None when nothing will come."""
-        return self.sleep(index) if self._chooser is not None else None
-
     def finished(self, request: int, now_s: float) -> None:
         """A place is free."""
         if self._tells and self._chooser is not None:
@@ -159,3 +143,6 @@ class ClosedLoop(_Router):
         self._completed += 1
         if self._completed == self._warmup_requests:
             self.recorder.measure_from_s = now_s
+
+
+Source = OpenLoop | ClosedLoop

@@ -6,6 +6,7 @@ index. Two runs with the same inputs give the same bytes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 
 import numpy as np
@@ -13,17 +14,16 @@ import simpy
 
 from specsim.config import PolicySpec, ReplicaLimits, RouterName
 from specsim.engine.choosers import make_chooser
-from specsim.engine.curves import StartUpCurves
 from specsim.engine.fast_replica import FastReplica
 from specsim.engine.observe import Observer, observed
 from specsim.engine.plain_replica import PlainReplica
-from specsim.engine.recorder import Recorder
 from specsim.engine.replica import Replica
-from specsim.engine.router import ClosedLoop, OpenLoop
-from specsim.errors import InvariantError, ScenarioError
+from specsim.engine.router import ClosedLoop, OpenLoop, Source
+from specsim.engine.setup import engine_view, recorder_of, result_of
+from specsim.errors import ScenarioError
 from specsim.latency import StepCost
-from specsim.policies import EngineView, make_policy
-from specsim.records import RequestColumns, RunResult
+from specsim.policies import make_policy
+from specsim.records import RunResult
 from specsim.workload import Workload
 
 __all__ = ["simulate"]
@@ -58,27 +58,10 @@ def simulate(
         InvariantError: when a request was lost.
     """
     arrivals = workload.trace.arrival_s if arrival_s is None else arrival_s
-    n = len(arrivals)
-    if n > len(workload):
-        raise ScenarioError(f"{n} arrivals were given for {len(workload)} requests")
     if replicas < 1 or (concurrency is not None and concurrency < 1):
         raise ScenarioError(f"replicas and concurrency must be >= 1, got {replicas} and {concurrency}")
-    if not 0 <= warmup_share < 1:
-        raise ScenarioError(f"warmup_share must lie in 0..1, got {warmup_share!r}")
-    rows = RequestColumns.empty(arrivals, workload.trace.prompt_tokens[:n], workload.trace.output_tokens[:n])
-    recorder = Recorder(rows)
-    if concurrency is None and n:
-        recorder.measure_from_s = float(arrivals[int(warmup_share * n)]) if warmup_share else 0.0
-        recorder.measure_until_s = float(arrivals[-1]) if warmup_share else float("inf")
-    # The engine has loaded speculation when an adaptive policy weighs k = 0, so that k = 0 pays for it too.
-    acceptance = workload.acceptance
-
-    def step_s(batch: int, context_tokens: float, num_spec_tokens: int) -> float:
-        drafts = None if acceptance is None else acceptance.expected_drafts(num_spec_tokens)
-        return cost.decode_step_s(batch, context_tokens, num_spec_tokens, machinery=True, drafts_per_request=drafts)
-
-    expected_length = None if acceptance is None else acceptance.expected_length
-    view = EngineView(expected_length, step_s, StartUpCurves(cost, limits, policy.num_spec_tokens))
+    recorder = recorder_of(workload, arrivals, warmup_share=warmup_share, closed_loop=concurrency is not None)
+    view = engine_view(workload.acceptance, cost, limits, policy.num_spec_tokens)
     make = PlainReplica if plain else FastReplica
     machinery = policy.kind != "off"
     env = simpy.Environment()
@@ -88,34 +71,50 @@ def simulate(
     if observers:
         fleet = observed(fleet, recorder, observers)
     chooser = make_chooser(router, fleet, workload.trace, limits) if replicas > 1 else None
-    source: OpenLoop | ClosedLoop
+    bells = _Bells(env, replicas)
+    source: Source
     if concurrency is None:
-        source = OpenLoop(env, fleet, chooser, recorder, arrivals)
+        source = OpenLoop(fleet, chooser, recorder, arrivals, bells.ring)
+        if replicas > 1:
+            env.process(_arrivals(env, source))
     else:
-        source = ClosedLoop(env, fleet, chooser, recorder, concurrency, int(warmup_share * n))
+        source = ClosedLoop(fleet, chooser, recorder, concurrency, int(warmup_share * len(arrivals)), bells.ring)
     for index, replica in enumerate(fleet):
-        env.process(_serve(env, index, replica, source))
+        env.process(_serve(env, index, replica, source, bells))
     env.run()
-    rows.freeze()
-    lost = int(np.count_nonzero(np.isnan(rows.finish_s) & ~rows.rejected))
-    if lost:
-        raise InvariantError(f"{lost} of {n} requests were neither finished nor rejected (seed {workload.seed})")
-    return RunResult(
-        requests=rows,
-        totals=recorder.totals,
-        gaps=recorder.gaps,
-        end_s=float(env.now),
-        measure_from_s=recorder.measure_from_s,
-        measure_until_s=min(recorder.measure_until_s, float(env.now)),
-        policy=policy.label,
-        seed=workload.seed,
-        num_replicas=replicas,
-        num_kv_blocks=limits.num_kv_blocks,
-    )
+    return result_of(recorder, workload, limits, policy, end_s=float(env.now), replicas=replicas)
+
+
+class _Bells:
+    """What idle replicas wait for: a replica alone for the next arrival, one of many until it is sent something."""
+
+    def __init__(self, env: simpy.Environment, replicas: int) -> None:
+        self._env = env
+        self._waiting: list[simpy.Event | None] = [None] * replicas
+
+    def ring(self, index: int) -> None:
+        """Replica `index` may have something to do."""
+        event = self._waiting[index]
+        if event is not None:
+            self._waiting[index] = None
+            event.succeed()
+
+    def wait(self, index: int, source: Source) -> simpy.Event | None:
+        """An event to wait for; None when nothing will come."""
+        if len(self._waiting) > 1:
+            self._waiting[index] = event = self._env.event()
+            return event
+        return None if source.next_s == math.inf else self._env.timeout(source.next_s - self._env.now)
+
+
+def _arrivals(env: simpy.Environment, source: Source) -> Generator[simpy.Event, None, None]:
+    while source.next_s < math.inf:
+        yield env.timeout(max(0.0, source.next_s - env.now))
+        source.deliver(env.now)
 
 
 def _serve(
-    env: simpy.Environment, index: int, replica: Replica, source: OpenLoop | ClosedLoop
+    env: simpy.Environment, index: int, replica: Replica, source: Source, bells: _Bells
 ) -> Generator[simpy.Event, None, None]:
     """One replica: sleep when idle, otherwise one step after another."""
     while True:
@@ -124,7 +123,7 @@ def _serve(
             source.deliver(now_s)
         seconds = replica.begin_step(now_s)
         if seconds is None:
-            wake = source.idle(index)
+            wake = bells.wait(index, source)
             if wake is None:
                 return
             yield wake

@@ -203,7 +203,7 @@ def test_whoever_waits_could_not_be_admitted(world: World) -> None:
     room_of_prompt = {"chunk": False, "prompt": True, "estimate": True}[rules.admission]
 
     def check(call: str, replica: Any, now_s: float) -> None:
-        scheduler, plan = replica.scheduler, replica._plan
+        scheduler, plan = replica.scheduler, replica.plan
         if call != "begin" or plan.preempted or not scheduler.waiting or rules.order == "batch":
             return
         if world.policy.kind == "budget":
