@@ -13,6 +13,7 @@ from typing import Literal
 
 import sqlalchemy as sa
 
+from specsim.checks import read_number
 from specsim.errors import StoreError, nearest
 
 __all__ = ["DEFAULT_LOCATION", "ENV", "Location", "Mode", "check_file", "parse"]
@@ -92,7 +93,7 @@ def _sqlite_url(url: sa.URL, name: str) -> Location:
         if key != "timeout":
             raise StoreError(f"--db {name}: option '{key}' is not supported for SQLite; only timeout=SECONDS is")
         try:
-            timeout_s = float(str(value))
+            timeout_s = read_number(str(value))
         except ValueError:
             timeout_s = -1.0
         if not 0 <= timeout_s < 1e6:

@@ -182,10 +182,10 @@ def find_drafter(target: ModelShape, speculation: Speculation) -> ModelShape | N
     kind = None if method.kind == "model" else method.kind
     draft = find_model(speculation.draft, kind=kind)
     if draft.kind != method.kind:
-        what = "whole model" if draft.kind == "model" else f"{draft.kind} head"
+        what = "a whole model" if draft.kind == "model" else f"made for {draft.kind}"
         fits = [other.name for other in all_drafters().values() if other.kind == draft.kind]
         raise ScenarioError(
-            f"speculation.draft '{speculation.draft}' is a {what}, which method {method.name} cannot use; give another "
+            f"speculation.draft '{speculation.draft}' is {what}, which method {method.name} cannot use; give another "
             f"drafter, or --method {' or '.join(fits)}"
         )
     return draft

@@ -1,4 +1,4 @@
-"""Bounds of numbers that users give, as one-line errors that name place and value.
+"""Numbers that users give: read from text strictly, and held to bounds by one-line errors that name place and value.
 
 Models: nothing. Leaves out: bounds across fields, which belong to the record that has them. Numbers: none.
 """
@@ -9,7 +9,44 @@ import math
 
 from specsim.errors import ScenarioError
 
-__all__ = ["number", "positive", "whole"]
+__all__ = ["number", "plain", "positive", "read_number", "read_whole", "whole"]
+
+_MOST_DIGITS = 18
+
+
+def plain(text: str) -> str:
+    """`text` itself.
+
+    Raises:
+        ValueError: it holds what only Python takes for part of a number: `1_000`, digits of other scripts.
+    """
+    if "_" in text or not text.isascii():
+        raise ValueError(text)
+    return text
+
+
+def read_whole(text: str) -> int:
+    """The whole number that a flag or a cell says, at most 18 digits; blanks around it do not count.
+
+    Raises:
+        ValueError: it is none.
+    """
+    value = int(plain(text))
+    if abs(value) >= 10**_MOST_DIGITS:
+        raise ValueError(text)
+    return value
+
+
+def read_number(text: str) -> float:
+    """The finite number that a flag or a cell says; blanks around it do not count.
+
+    Raises:
+        ValueError: it is none.
+    """
+    value = float(plain(text))
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
 
 
 def whole(place: str, value: object, low: int, high: int | None = None) -> None:

@@ -205,6 +205,8 @@ class Speculation:
             _whole("speculation.num_spec_tokens", k, 1)
             if k > 64:
                 raise ScenarioError(f"speculation.num_spec_tokens must be <= 64, got {k}")
+            if self.num_spec_tokens.count(k) > 1:
+                raise ScenarioError(f"speculation.num_spec_tokens has {k} twice; give each value once")
         self._check_figures()
         self._check_use()
         self._check_tree()

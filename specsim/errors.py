@@ -10,12 +10,13 @@
     |   +-- StoreError        the database: locked, read-only, corrupt, unknown id
     +-- InvariantError        a law of the simulator was broken: a bug in specsim, never the user's fault
 
-Every message is one line: the place, the value, the way out.
+Every message is one line: the place, the value, the way out. What is echoed in it is cut when it is long.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 __all__ = [
@@ -29,13 +30,31 @@ __all__ = [
     "StoreError",
     "TraceError",
     "nearest",
+    "shortened",
 ]
+
+_LONGEST = 2000
+_PAIRS = "'\"[("
+_ECHO = re.compile(
+    r"""(?<![A-Za-z0-9])('[^']{161,}'|"[^"]{161,}"|\[[^\[\]]{161,}\]|\([^()]{401,}\))(?![A-Za-z0-9])|[^\s'"]{241,}"""
+)
+"""What a message echoes: quoted or bracketed text, or one word, longer than anybody reads."""
+
+
+def shortened(message: str) -> str:
+    """`message` on one line, with what it echoes cut: a policy or list of some thousand characters is not read."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in message).split())
+    line = _ECHO.sub(lambda found: f"{found[0][:120]}...{found[0][-1] if found[0][0] in _PAIRS else ''}", line)
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
 class SpecsimError(Exception):
     """Base of everything that specsim raises on purpose."""
 
     exit_code = 1
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(shortened(message))
 
 
 class InputError(SpecsimError):

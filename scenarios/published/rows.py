@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from importlib.resources import files
 from pathlib import Path
 
 from scenarios.lookup import one_line
+from specsim.checks import read_number
 from specsim.errors import ScenarioError, nearest
 
 __all__ = ["REQUIRED", "PublishedRow", "column_help", "read_rows", "rows_of", "shipped_rows"]
@@ -231,11 +231,11 @@ def _row(cells: Mapping[str, str], where: str, number: int) -> PublishedRow:
 def _number(text: str, name: str, where: str) -> int | float:
     place = f"{where}, column '{name}'"
     try:
-        value = float(text)
+        value = read_number(text)
     except ValueError:
         raise ScenarioError(f"{place}: '{one_line(text)}' is not a number; write one, or leave it blank") from None
     low, high = _WHOLE.get(name) or _REAL[name]
-    if not (math.isfinite(value) and low <= value <= high):
+    if not low <= value <= high:
         percent = "; a percentage? divide it by 100" if name == "acceptance_rate" and 1 < value <= 100 else ""
         raise ScenarioError(f"{place}: {one_line(text)} must lie in {low:g}..{high:g}{percent}")
     if name in _WHOLE:

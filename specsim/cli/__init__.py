@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
-from specsim.errors import SpecsimError, nearest
+from specsim.cli.strict import one_line_usage, refuse_repeats, strict
+from specsim.errors import SpecsimError, nearest, shortened
 
 __all__ = ["cli", "main"]
 
@@ -45,17 +48,20 @@ class LazyGroup(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         module, attribute = _COMMANDS[cmd_name][0].split(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
+        return strict(getattr(importlib.import_module(module), attribute))
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _one_line():
+            return super().make_context(*args, **kwargs)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
-            raise click.UsageError(f"no command '{args[0]}'{nearest(args[0], _COMMANDS)}; see specsim --help", ctx)
+            raise click.UsageError(f"no command '{args[0]}'{nearest(args[0], _COMMANDS)}", ctx)
         name, command, rest = super().resolve_command(ctx, args)
-        if command is not None:
-            _refuse_repeats(command, rest, ctx)
+        if command is not None and name is not None:
+            refuse_repeats(command, name, rest, ctx)
         return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -63,31 +69,22 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with _one_line():
             return super().invoke(ctx)
-        except SpecsimError as error:
-            kind = _BadInput if error.exit_code == _BadInput.exit_code else _JobFailed
-            raise kind(" ".join(str(error).splitlines())) from error
 
 
-def _refuse_repeats(command: click.Command, args: list[str], ctx: click.Context) -> None:
-    """An option that takes one value and is given twice would lose one of them without a word."""
-    if isinstance(command, click.Group):
-        found = next(((i, word) for i, word in enumerate(args) if word in command.commands), None)
-        if found is not None:
-            _refuse_repeats(command.commands[found[1]], args[found[0] + 1 :], ctx)
-        return
-    options = {name: p for p in command.params if isinstance(p, click.Option) for name in (*p.opts, *p.secondary_opts)}
-    seen: set[str | None] = set()
-    for word in args:
-        if word == "--":
-            return
-        option = options.get(word.split("=", 1)[0])
-        if option is None or option.multiple:
-            continue
-        if option.name in seen:
-            raise click.UsageError(f"{word.split('=', 1)[0]} is given twice; give it once", ctx)
-        seen.add(option.name)
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """Turns errors into one line and their exit code; a group without a command still prints its help."""
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.UsageError as error:
+        raise _BadInput(shortened(one_line_usage(error))) from error
+    except SpecsimError as error:
+        kind = _BadInput if error.exit_code == _BadInput.exit_code else _JobFailed
+        raise kind(str(error)) from error
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

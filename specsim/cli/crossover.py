@@ -12,6 +12,7 @@ from specsim.cli.scenario_options import (
     deployment_from,
     deployment_options,
     parse_whole_numbers,
+    refuse_doubles,
     speculation_from,
     speculation_options,
 )
@@ -78,10 +79,16 @@ def crossover(concurrency: str, speedup_at: str | None, seeds: int, seed: int, a
     k = parse_whole_numbers(values["num_spec_tokens"], "--k", low=0)
     if len(k) != 1:
         raise ScenarioError(f"--k takes one number here, got {values['num_spec_tokens']}; run the command for each")
+    if k[0] == 0:
+        for name in ("acceptance", "acceptance_length", "acceptance_file", "temperature", "task"):
+            if values[name] is not None:
+                raise ScenarioError(f"--{name.replace('_', '-')} does nothing with --k 0, where nothing is drafted")
     values["num_spec_tokens"] = str(max(1, k[0]))
     measured = None if speedup_at is None else _measured_point(speedup_at, values)
+    in_flight = parse_whole_numbers(concurrency, "--concurrency", low=1)
+    refuse_doubles(in_flight, "--concurrency")
     settings = CrossoverSettings(
-        concurrency=parse_whole_numbers(concurrency, "--concurrency", low=1),
+        concurrency=in_flight,
         prompt=parse_lengths(isl, "--isl"),
         output=parse_lengths(osl, "--osl"),
         num_spec_tokens=k[0],
@@ -109,6 +116,7 @@ def crossover(concurrency: str, speedup_at: str | None, seeds: int, seed: int, a
 
 def _measured_point(text: str, values: dict[str, Any]) -> tuple[int, float]:
     """(requests in flight, speed-up) of `16:1.42`."""
+    from specsim.checks import read_number, read_whole
     from specsim.errors import ScenarioError
 
     for name in ("acceptance", "acceptance_length", "acceptance_file"):
@@ -117,7 +125,7 @@ def _measured_point(text: str, values: dict[str, Any]) -> tuple[int, float]:
             raise ScenarioError(f"--speedup-at solves for acceptance, and {flag} gives it; leave one of the two out")
     loads, colon, speedup = text.partition(":")
     try:
-        load, ratio = int(loads), float(speedup)
+        load, ratio = read_whole(loads), read_number(speedup)
     except ValueError:
         load, ratio = 0, 0.0
     if not (colon and 1 <= load <= 65536 and 0.01 <= ratio <= 100.0):

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specsim.cli.said import command_line
-from specsim.cli.scenario_input import overruled_workload, read_workload
+from specsim.cli.scenario_input import in_scenario, overruled_workload, read_workload
 from specsim.cli.scenario_options import (
     deployment_from,
     deployment_options,
+    described,
     slo_from,
     slo_options,
     speculation_from,
@@ -111,6 +112,7 @@ def _read(values: dict[str, Any]) -> tuple[Question, PlanSettings, Trace, tuple[
             "plan needs a request log: give --trace FILE, or --scenario with a [workload]; for fixed lengths without a "
             "log use specsim crossover"
         )
+    flags = described(values)
     deployment = deployment_from(values, deployment)
     speculation = speculation_from(values, speculation)
     slo = slo_from(values, slo)
@@ -126,7 +128,9 @@ def _read(values: dict[str, Any]) -> tuple[Question, PlanSettings, Trace, tuple[
                 "--acceptance-length needs the k at which it was measured: give --acceptance-length-k, or one --k"
             )
         speculation = replace(speculation, acceptance_length_k=speculation.num_spec_tokens[0])
-    question = resolve(deployment, speculation, slo, assumed=assumed, folder=folder)
+    described_in = None if name is None else Path(place).name
+    with in_scenario(described_in, flags=flags):
+        question = resolve(deployment, speculation, slo, assumed=assumed, folder=folder)
     workload = overruled_workload(workload, values, place=place, command="plan")
     if workload.concurrency is not None:
         raise ScenarioError(
@@ -134,7 +138,9 @@ def _read(values: dict[str, Any]) -> tuple[Question, PlanSettings, Trace, tuple[
             f"over; use specsim crossover or simulate, or give --trace"
         )
     trace = read_workload(workload, folder=Path() if values["trace"] else folder, seed=settings.seed)
-    return by_task(question, trace, folder=folder), settings, trace, further
+    with in_scenario(described_in, flags=flags):
+        question = by_task(question, trace, folder=folder)
+    return question, settings, trace, further
 
 
 def _policies(texts: Sequence[str]) -> tuple[PolicySpec, ...]:
@@ -149,13 +155,14 @@ def _policies(texts: Sequence[str]) -> tuple[PolicySpec, ...]:
 
 
 def _loads(text: str) -> tuple[float, ...]:
-    from specsim.cli.scenario_options import parse_numbers
+    from specsim.cli.scenario_options import parse_numbers, refuse_doubles
     from specsim.errors import ScenarioError
 
     loads = parse_numbers(text, "--loads")
     for load in loads:
         if load <= 0:
             raise ScenarioError(f"--loads must be requests per second > 0, got {load:g}")
+    refuse_doubles(loads, "--loads")
     return loads
 
 

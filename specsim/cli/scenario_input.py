@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +14,27 @@ if TYPE_CHECKING:
     from scenarios.workload import WorkloadSpec
     from specsim.traces.model import Trace
 
-__all__ = ["overruled_workload", "read_workload"]
+__all__ = ["in_scenario", "overruled_workload", "read_workload"]
 
 _BIG_FILE_BYTES = 20 << 20
+
+
+@contextmanager
+def in_scenario(name: str | None, *, flags: bool) -> Iterator[None]:
+    """Names the scenario in the errors of what it describes, and says when flags lay over it; None: there is none.
+
+    Raises:
+        InputError: of the same kind, with the place.
+    """
+    from specsim.errors import InputError
+
+    try:
+        yield
+    except InputError as error:
+        if name is None:
+            raise
+        place = f"{name} and the flags over it" if flags else name
+        raise type(error)(f"{place}: {error}") from error
 
 
 def overruled_workload(spec: WorkloadSpec | None, values: dict[str, Any], *, place: str, command: str) -> WorkloadSpec:

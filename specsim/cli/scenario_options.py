@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 __all__ = [
     "deployment_from",
     "deployment_options",
+    "described",
     "parse_numbers",
     "parse_whole_numbers",
+    "refuse_doubles",
     "slo_from",
     "slo_options",
     "speculation_from",
@@ -145,6 +147,12 @@ def _given(values: dict[str, Any], table: tuple[tuple[str, str, Any], ...]) -> d
     return {field: value for field, value in taken.items() if value is not None and value != ()}
 
 
+def described(values: dict[str, Any]) -> bool:
+    """Whether any flag of a deployment, a speculation or an objective was given."""
+    names = (name for name, _, _ in (*_DEPLOYMENT, *_SPECULATION, *_SLO))
+    return any(values.get(name) not in (None, ()) for name in names)
+
+
 def deployment_from(values: dict[str, Any], base: Deployment | None = None) -> Deployment:
     """The base with the deployment flags over it; the flags are taken out of `values`.
 
@@ -171,6 +179,7 @@ def speculation_from(values: dict[str, Any], base: Speculation | None = None) ->
     given = _given(values, _SPECULATION)
     if "num_spec_tokens" in given:
         given["num_spec_tokens"] = parse_whole_numbers(given["num_spec_tokens"], "--k", low=1)
+        refuse_doubles(given["num_spec_tokens"], "--k")
     if "acceptance" in given:
         given["acceptance"] = parse_numbers(given["acceptance"], "--acceptance")
     if "tree_levels" in given:
@@ -218,23 +227,32 @@ def _milliseconds(text: str, flag: str) -> float:
     return value[0] / 1e3
 
 
+def refuse_doubles(numbers: Sequence[float], flag: str) -> None:
+    """Refuse a list of things to try that has one of them twice, where one would be dropped.
+
+    Raises:
+        ScenarioError: the flag and the number.
+    """
+    from specsim.errors import ScenarioError
+
+    double = next((n for n in numbers if numbers.count(n) > 1), None)
+    if double is not None:
+        raise ScenarioError(f"{flag} has {double:g} twice; give each value once")
+
+
 def parse_numbers(text: str, flag: str) -> tuple[float, ...]:
     """Finite numbers of a comma list, in order.
 
     Raises:
         ScenarioError: not such a list.
     """
-    import math
-
+    from specsim.checks import read_number
     from specsim.errors import ScenarioError
 
     try:
-        numbers = tuple(float(part) for part in text.split(","))
+        return tuple(read_number(part) for part in text.split(","))
     except ValueError:
-        numbers = (math.nan,)
-    if not all(map(math.isfinite, numbers)):
-        raise ScenarioError(f"{flag} {text!r} must be finite numbers separated by commas")
-    return numbers
+        raise ScenarioError(f"{flag} {text!r} must be finite numbers separated by commas") from None
 
 
 def parse_whole_numbers(text: str, flag: str, *, low: int) -> tuple[int, ...]:
@@ -243,12 +261,13 @@ def parse_whole_numbers(text: str, flag: str, *, low: int) -> tuple[int, ...]:
     Raises:
         ScenarioError: not such a list, or a number below `low`.
     """
+    from specsim.checks import read_whole
     from specsim.errors import ScenarioError
 
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.removeprefix("-").isdecimal() and len(part) < 19 for part in parts):
-        raise ScenarioError(f"{flag} {text!r} must be whole numbers separated by commas, e.g. 1,16,64")
-    numbers = tuple(map(int, parts))
+    try:
+        numbers = tuple(read_whole(part) for part in text.split(","))
+    except ValueError:
+        raise ScenarioError(f"{flag} {text!r} must be whole numbers separated by commas, e.g. 1,16,64") from None
     for number in numbers:
         if number < low:
             raise ScenarioError(f"{flag} must be at least {low}, got {number}")
@@ -257,14 +276,19 @@ def parse_whole_numbers(text: str, flag: str, *, low: int) -> tuple[int, ...]:
 
 def _named_numbers(texts: tuple[str, ...], flag: str) -> dict[str, int]:
     """Whole numbers by name, from `NAME=N` each."""
+    from specsim.checks import read_whole
     from specsim.errors import ScenarioError
 
     found: dict[str, int] = {}
     for text in texts:
         name, _, value = text.partition("=")
-        if not name or not value.isdecimal() or len(value) > 9:
+        try:
+            figure = read_whole(value)
+        except ValueError:
+            figure = -1
+        if not name or not 0 <= figure < 10**9:
             raise ScenarioError(f"{flag} {text!r} must be NAME=N with a whole number, e.g. window=15")
         if name in found:
             raise ScenarioError(f"{flag} {name} is given twice; give it once")
-        found[name] = int(value)
+        found[name] = figure
     return found

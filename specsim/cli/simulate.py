@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specsim.cli.looked_at import TIMELINE_MB, LookedAt
-from specsim.cli.scenario_input import overruled_workload, read_workload
+from specsim.cli.scenario_input import in_scenario, overruled_workload, read_workload
 from specsim.cli.scenario_options import (
     deployment_from,
     deployment_options,
+    described,
     slo_from,
     slo_options,
     speculation_from,
@@ -38,7 +39,12 @@ _OF_SPECULATION = {
     "tree_nodes": "--tree-nodes", "topk": "--topk", "tree": "--tree", "draft_tp": "--draft-tp",
     "draft_dtype": "--draft-dtype", "draft_kv_dtype": "--draft-kv-dtype", "draft_option": "--draft-option",
 }  # fmt: skip
-"""Flags that mean nothing when nothing is drafted, --k apart."""
+"""Flags that mean nothing when nothing is loaded for drafting, --k apart."""
+_OF_ACCEPTANCE = (
+    "task", "acceptance", "acceptance_length", "acceptance_length_k", "acceptance_file", "acceptance_drafter",
+    "acceptance_model", "temperature", "draft_sampling", "tree_nodes", "topk", "tree",
+)  # fmt: skip
+"""Those of them that mean nothing when nothing is drafted."""
 
 
 @click.command()
@@ -96,10 +102,11 @@ def simulate(
     looked_at = LookedAt(requests_out, explain, timeline, timeline_window, timeline_mb)
     looked_at.check(force=force)
     _refuse_idle_flags(values, looked_at, policy=policy, db=db, store=store)
+    flags = described(values)
     values_given = {name for name, value in values.items() if value not in (None, ())}
     item = _overruled(load_scenario(scenario), values, seed)
     _refuse_idle_speculation(item, values_given, policy)
-    run = _prepare(item, policy, plain)
+    run = _prepare(item, flags, policy, plain)
     if store:
         from db.store import Store
 
@@ -153,10 +160,13 @@ def _refuse_idle_speculation(item: ScenarioFile, given: set[str], policy: str | 
     if policy is None and len(item.policies) != 1:
         return
     chosen, _ = _policy(item, policy)
-    if chosen.kind == "off":
-        for name in sorted(given & set(_OF_SPECULATION)):
-            flag = _OF_SPECULATION[name]
-            raise ScenarioError(f"{flag} does nothing without speculation (policy off); leave it out")
+    if chosen.num_spec_tokens:
+        return
+    # with k = 0 a drafter is loaded, and nothing of it is accepted or refused
+    idle = _OF_SPECULATION if chosen.kind == "off" else {n: _OF_SPECULATION[n] for n in _OF_ACCEPTANCE}
+    why = "without speculation (policy off)" if chosen.kind == "off" else f"where nothing is drafted ({chosen.label})"
+    for name in sorted(given & set(idle)):
+        raise ScenarioError(f"{idle[name]} does nothing {why}; leave it out")
 
 
 def _overruled(item: ScenarioFile, values: dict[str, Any], seed: int | None) -> ScenarioFile:
@@ -179,7 +189,7 @@ def _overruled(item: ScenarioFile, values: dict[str, Any], seed: int | None) -> 
     )
 
 
-def _prepare(item: ScenarioFile, policy: str | None, plain: bool) -> SingleRun:
+def _prepare(item: ScenarioFile, flags: bool, policy: str | None, plain: bool) -> SingleRun:
     from scenarios.resolve import by_task, resolve
     from specsim.planner.single import SingleRun
 
@@ -189,10 +199,13 @@ def _prepare(item: ScenarioFile, policy: str | None, plain: bool) -> SingleRun:
     if chosen.num_spec_tokens and speculation.has_tree and not speculation.tree_levels:
         # a tree is grown for the depth that is run
         speculation = replace(speculation, num_spec_tokens=(chosen.num_spec_tokens,))
-    question = resolve(item.deployment, speculation, item.slo, assumed=assumed, folder=item.folder)
+    with in_scenario(item.path.name, flags=flags):
+        question = resolve(item.deployment, speculation, item.slo, assumed=assumed, folder=item.folder)
     trace = read_workload(item.workload, folder=item.folder, seed=item.plan.seed)
+    with in_scenario(item.path.name, flags=flags):
+        question = by_task(question, trace, folder=item.folder)
     return SingleRun(
-        question=by_task(question, trace, folder=item.folder),
+        question=question,
         trace=trace,
         policy=chosen,
         seed=item.plan.seed,

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["rewrite_words"]
 
-_LEVELS = re.compile(r"\s*\d+\s*(,\s*\d+\s*)*")
-_DECIMAL = re.compile(r"\s*\d+\.\d+\s*")
+_LEVELS = re.compile(r"\s*[0-9]+\s*(,\s*[0-9]+\s*)*")
+_DECIMAL = re.compile(r"\s*[0-9]+\.[0-9]+\s*")
 
 
 def rewrite_words(values: dict[str, Any]) -> tuple[str, ...]:
@@ -35,8 +35,8 @@ def rewrite_words(values: dict[str, Any]) -> tuple[str, ...]:
     _dtypes(values)
     _tree(values, said)
     for name in ("isl", "osl"):
-        if _DECIMAL.fullmatch(values[name]):
-            rounded = str(max(1, round(float(values[name]))))
+        if _DECIMAL.fullmatch(values[name]) and float(values[name]) >= 0.5:
+            rounded = str(round(float(values[name])))
             said.append(f"--{name} {values[name].strip()} is rounded to {rounded} tokens.")
             values[name] = rounded
     return tuple(said)
@@ -52,9 +52,19 @@ def _gpu(values: dict[str, Any], said: list[str]) -> None:
     if found is None:
         return
     values["gpu"], count = found
-    if count is not None and values["tp"] is None:
-        values["tp"] = count
-        said.append(f"--tp was not given: {count}, as '{given}' says.")
+    if count is None:
+        return
+    replicas = values["replicas"] or 1
+    if values["tp"] is None and count % replicas == 0:
+        values["tp"] = count // replicas
+        said.append(f"--tp was not given: {count // replicas}, as '{given}' says.")
+    elif count != (values["tp"] or 1) * replicas:
+        from specsim.errors import ScenarioError
+
+        raise ScenarioError(
+            f"--gpu '{given}' counts {count} GPUs, and --tp {values['tp'] or 1} with --replicas {replicas} takes "
+            f"{(values['tp'] or 1) * replicas}; leave one of them out"
+        )
 
 
 def _known_gpu(name: str) -> object:
@@ -141,8 +151,6 @@ def _tree(values: dict[str, Any], said: list[str]) -> None:
     from specsim.config import Speculation
     from specsim.errors import ScenarioError
 
-    if not text.strip():
-        raise ScenarioError("--tree is empty; leave it out, or write chain or 'steps 4, topk 4, draft tokens 16'")
     given = values["num_spec_tokens"]
     k = None
     if given is not None:

@@ -230,12 +230,15 @@ def _written(item: Trace, output: str, as_json: bool) -> None:
     click.echo(f"{len(item):,} requests over {item.span_s:,.4g} s written to {where}", err=True)
 
 
-def _writes(output: str, form: str | None, as_json: bool) -> str:
-    """The format to write, from the flag or the name."""
+def _writes(output: str, form: str | None, as_json: bool, force: bool) -> str:
+    """The format to write, from the flag or the name; what cannot be written is refused before the log is read."""
     from specsim.errors import TraceError
+    from specsim.report.files import check_file
 
     if output == "-" and as_json:
         raise TraceError("--json and -o - both want standard output: write the trace to a file")
+    if output != "-":
+        check_file("-o", output, force=force)
     return form or ("csv" if output.removesuffix(".gz").endswith(".csv") else "jsonl")
 
 
@@ -258,7 +261,7 @@ def convert(path: str, output: str, form: str | None, force: bool, as_json: bool
     """
     from specsim.traces.write import write_trace
 
-    form = _writes(output, form, as_json)
+    form = _writes(output, form, as_json, force)
     item = load_trace_from_options(path, values)
     write_trace(item, output, form, force=force)
     for warning in item.meta.warnings:
@@ -303,12 +306,10 @@ def synth(output: str, form: str | None, force: bool, as_json: bool, **values: A
     from specsim.traces.synth import synthesise
     from specsim.traces.write import write_trace
 
-    form = _writes(output, form, as_json)
+    form = _writes(output, form, as_json, force)
     lengths_from = values.pop("lengths_from")
     if lengths_from is not None and (clash := next((n for n in ("isl", "osl") if values[n] is not None), None)):
         raise TraceError(f"--lengths-from and --{clash} both say the lengths: give one of them")
-    if lengths_from == "":
-        raise TraceError("--lengths-from is empty; give the path of a trace")
     spec = spec_from_text(**values)
     item = synthesise(spec, None if lengths_from is None else read_trace(lengths_from))
     write_trace(item, output, form, force=force)

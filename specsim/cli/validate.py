@@ -45,6 +45,7 @@ def published(rows: str | None, output: str | None, seed: int, jobs: int, as_jso
         specsim validate published -o docs/validation.md
     """
     from specsim.errors import ScenarioError
+    from specsim.report.files import check_file, whole_file
     from specsim.report.published import published_text
 
     if not 0 <= seed < 2**62:
@@ -53,20 +54,20 @@ def published(rows: str | None, output: str | None, seed: int, jobs: int, as_jso
         raise ScenarioError(f"--jobs must lie in 0..1024, got {jobs}")
     if output is not None and as_json:
         raise ScenarioError("-o writes a page and --json prints JSON; give one of them")
-    if output is not None and (not output or os.path.isdir(output)):
-        raise ScenarioError(f"-o '{output}' is no file name; give the page a name, as in docs/validation.md")
+    if output is not None:
+        check_file("-o", output, force=True)
     both = output is not None and rows is not None and os.path.exists(output) and os.path.exists(rows)
     if both and os.path.samefile(str(output), str(rows)):
         raise ScenarioError(f"-o {output} is the file of rows itself; give the page another name")
-    if output is not None and not os.path.isdir(os.path.dirname(output) or "."):
-        raise ScenarioError(f"-o {output}: there is no folder {os.path.dirname(output)}; make it first")
     result = _predicted(rows, seed, jobs)
     if as_json:
         click.echo(json.dumps(result, allow_nan=False))
     elif output is None:
         click.echo(published_text(result, color=sys.stdout.isatty()), nl=False)
     else:
-        _write(Path(output), _page(result, Path(output)))
+        page = _page(result, Path(output))
+        with whole_file("-o", output) as out:
+            out.write(page)
         click.echo(f"{output} is written", err=True)
 
 
@@ -116,12 +117,3 @@ def _laws(path: Path) -> list[tuple[str, str]]:
         return []
     text = path.read_text(encoding="utf-8")
     return [(found["law"], found["test"]) for found in _LAW.finditer(text)]
-
-
-def _write(path: Path, text: str) -> None:
-    from specsim.errors import ScenarioError
-
-    try:
-        path.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise ScenarioError(f"-o {path}: cannot be written ({error.strerror or error}); give another file") from error

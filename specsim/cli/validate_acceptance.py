@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from specsim.cli.scenario_options import parse_whole_numbers
+from specsim.cli.scenario_options import parse_whole_numbers, refuse_doubles
 
 if TYPE_CHECKING:
     from specsim.planner.held_out import HeldOut
@@ -41,9 +40,11 @@ def acceptance(
         specsim validate acceptance examples/acceptance_llama31_8b_gsm8k.jsonl.gz --drafter eagle
     """
     from specsim.errors import ScenarioError
+    from specsim.report.files import check_file, whole_file
     from specsim.report.held_out import held_out_page, held_out_text
 
     numbers = parse_whole_numbers(ks, "--k", low=1)
+    refuse_doubles(numbers, "--k")
     if max(numbers) > 64:
         raise ScenarioError(f"--k must be at most 64, got {max(numbers)}")
     for name, value, low, high in (
@@ -53,13 +54,13 @@ def acceptance(
             raise ScenarioError(f"{name} must lie in {low}..{high}, got {value}")
     if output is not None and as_json:
         raise ScenarioError("-o writes a page and --json prints JSON; give one of them")
-    if output is not None and (not output or os.path.isdir(output)):
-        raise ScenarioError(f"-o '{output}' is no file name; give the page a name, as in docs/acceptance.md")
+    if output is not None:
+        check_file("-o", output, force=True)
     if output is not None and any(
         os.path.exists(output) and os.path.samefile(output, f) for f in files if os.path.exists(f)
     ):
         raise ScenarioError(f"-o {output} is one of the measured files; give the page another name")
-    results = _judged(files, drafter, task, sorted(set(numbers)), splits, replications, seed)
+    results = _judged(files, drafter, task, sorted(numbers), splits, replications, seed)
     if as_json:
         click.echo(json.dumps({"sets": [result.as_dict() for result in results]}, allow_nan=False))
     elif output is None:
@@ -70,12 +71,8 @@ def acceptance(
         words += [f"{flag} {value}" for flag, value, usual in (
             ("--k", ks, "1,3,5,10"), ("--splits", splits, 4), ("--replications", replications, 8), ("--seed", seed, 0),
         ) if value != usual]  # fmt: skip
-        try:
-            Path(output).write_text(held_out_page(results, f"{' '.join(words)} -o {output}"), encoding="utf-8")
-        except OSError as error:
-            raise ScenarioError(
-                f"-o {output}: cannot be written ({error.strerror or error}); give another file"
-            ) from error
+        with whole_file("-o", output) as out:
+            out.write(held_out_page(results, f"{' '.join(words)} -o {output}"))
         click.echo(f"{output} is written", err=True)
 
 

@@ -72,6 +72,7 @@ def run_crossover(
         "deployment": {**asdict(question.deployment), "names": dict(question.names)},
         "speculation": asdict(question.speculation),
         "limits": {"off": asdict(question.off.limits), "on": asdict(question.on.limits)},
+        "memory": {"off": dict(question.off.memory), "on": dict(question.on.memory)},
         "profile": {"off": _profile(question.off), "on": _profile(question.on), "speedup_error": error},
         "acceptance": {
             "source": question.acceptance_source,
@@ -153,6 +154,7 @@ def _sentences(
         what = f"{what}, which verifies {1 + nodes} tokens a round,"
     best = max(points, key=lambda point: point.speedup.mean)
     lowest, highest = points[0].concurrency, points[-1].concurrency
+    simulated = f"simulated, {lowest} to {highest}" if lowest != highest else f"simulated (only {lowest})"
     verdict = _verdict(points, last)
     if last is not None:
         low = "an unseparated concurrency" if last.low is None else str(last.low)
@@ -162,7 +164,7 @@ def _sentences(
             f"it gives {best.speedup.mean:.2f}x the tokens per second, at {best.concurrency}."
         )
     elif verdict == "never":
-        first = f"{what} pays at no concurrency simulated, {lowest} to {highest}; at best {best.speedup.mean:.2f}x."
+        first = f"{what} pays at no concurrency {simulated}; at best {best.speedup.mean:.2f}x."
     elif verdict == "always":
         alone = (
             "it pays at every batch that fits"
@@ -170,8 +172,7 @@ def _sentences(
             else f"alone it would stop near {surface:,} running requests"
         )
         first = (
-            f"{what} pays at every concurrency simulated, {lowest} to {highest}, at best {best.speedup.mean:.2f}x; "
-            f"by step times {alone}."
+            f"{what} pays at every concurrency {simulated}, at best {best.speedup.mean:.2f}x; by step times {alone}."
         )
     else:
         first = f"{what} differs from off at no concurrency beyond the interval, or only at some: see the table."

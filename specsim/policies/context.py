@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specsim.checks import whole
+from specsim.checks import read_whole, whole
 from specsim.errors import ScenarioError
 from specsim.policies.base import Policy
 from specsim.policies.kind import PolicyKind
@@ -83,7 +83,7 @@ def _read(parts: Sequence[str]) -> dict[str, Any]:
     rows = []
     for piece in text.split(";"):
         context, table = piece.split("/")
-        rows += [(int(context), *row) for row in rows_from_text(table)]
+        rows += [(read_whole(context), *row) for row in rows_from_text(table)]
     return {"rows": tuple(rows), "num_spec_tokens": max(k for *_, k in rows)}
 
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specsim.checks import number, whole
+from specsim.checks import number, read_number, read_whole, whole
 from specsim.errors import ScenarioError
 from specsim.policies.base import Observed, Policy
 from specsim.policies.kind import PolicyKind
@@ -188,16 +188,23 @@ def _check(spec: PolicySpec) -> None:
                 f"policy ema: no candidate from batch {batch} on is at most num_spec_tokens {spec.num_spec_tokens} "
                 f"({', '.join(map(str, ks))}); raise it or change candidates"
             )
+    start = spec.settings.initial_k
+    ks = sorted({k for _, row in spec.settings.candidates for k in _allowed(row, spec.num_spec_tokens)})
+    if start is not None and start not in ks:
+        raise ScenarioError(
+            f"policy ema: initial_k {start} is no candidate, so that it does nothing; candidates up to num_spec_tokens "
+            f"{spec.num_spec_tokens} are {', '.join(map(str, ks))}"
+        )
 
 
 def _candidates_from_text(text: str) -> tuple[tuple[int, tuple[int, ...]], ...]:
     """Rows of `1=1/3/5,8=0/1`."""
     rows = (piece.split("=") for piece in text.split(","))
-    return tuple((int(batch), tuple(int(k) for k in ks.split("/"))) for batch, ks in rows)
+    return tuple((read_whole(batch), tuple(read_whole(k) for k in ks.split("/"))) for batch, ks in rows)
 
 
 def _numbers_from_text(text: str) -> tuple[float, ...]:
-    return tuple(map(float, text.split("/")))
+    return tuple(map(read_number, text.split("/")))
 
 
 def _candidates_to_text(rows: Any) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from specsim.checks import read_number, read_whole
 from specsim.errors import ScenarioError, nearest
 from specsim.policies.base import EngineView, Policy
 from specsim.policies.spec import PolicySpec
@@ -121,8 +122,10 @@ def value_of(hint: Any, text: str) -> Any:
         return text
     if hint is bool:
         return {"true": True, "false": False}[text] if text in ("true", "false") else _refuse(text)
-    if hint in (int, float):
-        return hint(text)
+    if hint is int:
+        return read_whole(text)
+    if hint is float:
+        return read_number(text)
     raise ValueError(text)
 
 

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
+from specsim.checks import read_whole
 from specsim.policies.base import Policy
 from specsim.policies.kind import PolicyKind
 from specsim.policies.spec import check_table
@@ -47,7 +48,7 @@ def rows_from_text(text: str) -> tuple[tuple[int, int, int], ...]:
     for piece in text.split(","):
         batches, k = piece.split("=")
         first, _, last = batches.partition("-")
-        rows.append((int(first), int(last or first), int(k)))
+        rows.append((read_whole(first), read_whole(last or first), read_whole(k)))
     return tuple(rows)
 
 

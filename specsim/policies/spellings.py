@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from specsim.checks import read_whole
 from specsim.policies.spec import LARGEST_BATCH, PolicySpec
 
 __all__ = ["SPELLINGS", "Spelling"]
@@ -31,7 +32,7 @@ class Spelling:
 
 
 def _pairs(text: str) -> list[tuple[int, int]]:
-    pairs = [tuple(map(int, piece.split("="))) for piece in text.split(",")]
+    pairs = [tuple(map(read_whole, piece.split("="))) for piece in text.split(",")]
     if any(len(pair) != 2 for pair in pairs) or pairs != sorted(pairs):
         raise ValueError(text)
     return [(batch, k) for batch, k in pairs]
@@ -56,7 +57,7 @@ def _lower(parts: Sequence[str]) -> PolicySpec:
 
 def _max_concurrency(parts: Sequence[str]) -> PolicySpec:
     k, batch = parts
-    return PolicySpec("off_above", int(k), batch_limit=int(batch))
+    return PolicySpec("off_above", read_whole(k), batch_limit=read_whole(batch))
 
 
 SPELLINGS: Mapping[str, Spelling] = MappingProxyType(

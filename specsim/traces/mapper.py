@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from specsim.checks import plain
 from specsim.traces.clock import epoch_unit, suffix_unit
 from specsim.traces.formats.base import Format, Row, compact, dig, text_chars
 from specsim.traces.options import TIME_UNITS, ReadOptions
 from specsim.traces.sink import RowSink
-from specsim.traces.values import RowProblem, plain, read_count, read_number, show
+from specsim.traces.values import RowProblem, read_count, read_number, show
 
 __all__ = ["RowMapper"]
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from specsim.checks import read_number
 from specsim.errors import TraceError, nearest
 
 __all__ = [
@@ -122,10 +123,10 @@ def parse_per_token(text: str | float, what: str) -> tuple[float, float]:
         TraceError: not one or two finite numbers > 0.
     """
     try:
-        numbers = [float(part) for part in str(text).split(":")]
+        numbers = [read_number(part) for part in str(text).split(":")]
     except ValueError:
         numbers = []
-    if len(numbers) not in (1, 2) or not all(math.isfinite(x) and x > 0 for x in numbers):
+    if len(numbers) not in (1, 2) or not all(x > 0 for x in numbers):
         raise TraceError(f"{what} {text!r} must be one number > 0, or two as PROMPT:OUTPUT, for example 4.8:9.5")
     return numbers[0], numbers[-1]
 
@@ -157,10 +158,10 @@ def parse_arrivals(text: str) -> ArrivalProcess:
             f"arrivals {text!r}: unknown process{nearest(kind, wanted)}; poisson:RATE, gamma:RATE:CV or even:RATE"
         )
     try:
-        numbers = [float(figure) for figure in figures]
+        numbers = [read_number(figure) for figure in figures]
     except ValueError:
         numbers = []
-    if len(numbers) != wanted[kind] or not all(math.isfinite(x) and x > 0 for x in numbers):
+    if len(numbers) != wanted[kind] or not all(x > 0 for x in numbers):
         shape = "gamma:RATE:CV" if kind == "gamma" else f"{kind}:RATE"
         raise TraceError(f"arrivals {text!r} must be {shape} with finite numbers > 0, RATE in requests/s")
     _within(f"arrivals {text!r}: RATE in requests/s", numbers[0], LEAST_RATE_PER_S, MOST_RATE_PER_S)

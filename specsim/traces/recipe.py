@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from specsim.checks import read_number, read_whole
 from specsim.errors import TraceError
 from specsim.traces.options import MOST_RATE_PER_S, ArrivalProcess, parse_arrivals, parse_duration
 
@@ -63,12 +64,12 @@ def parse_lengths(text: str, what: str) -> LengthSpec:
     kind, _, rest = str(text).strip().lower().partition(":")
     try:
         if not rest:
-            mean = float(kind)
+            mean = read_number(kind)
             if mean >= 1 and mean == int(mean) and mean <= 1e8:
                 return LengthSpec(mean)
         elif kind == "lognormal":
-            mean, p95 = (float(part) for part in rest.split(":"))
-            if mean >= 1 and 1 < p95 / mean <= math.exp(_Z95**2 / 2) and math.isfinite(p95):
+            mean, p95 = (read_number(part) for part in rest.split(":"))
+            if mean >= 1 and 1 < p95 / mean <= math.exp(_Z95**2 / 2):
                 return LengthSpec(mean, p95)
     except ValueError:
         pass
@@ -110,7 +111,7 @@ def parse_profile(text: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
         time, equals, rate = piece.partition("=")
         try:
             times.append(parse_duration(time, "time"))
-            rates.append(float(rate))
+            rates.append(read_number(rate))
         except ValueError:
             equals = ""
         if not equals or not 0 <= rates[-1] <= MOST_RATE_PER_S:
@@ -137,8 +138,8 @@ def parse_pool(text: str) -> PrefixPool:
     """
     parts = str(text).split(":")
     try:
-        count, tokens = int(parts[0]), int(parts[1])
-        share = float(parts[2]) if len(parts) > 2 else 1.0
+        count, tokens = read_whole(parts[0]), read_whole(parts[1])
+        share = read_number(parts[2]) if len(parts) > 2 else 1.0
         if 1 <= count <= _MOST_IN_POOL and 1 <= tokens <= _MOST_IN_POOL and 0 < share <= 1 and len(parts) <= 3:
             return PrefixPool(count, tokens, share)
     except (ValueError, IndexError):
@@ -210,7 +211,7 @@ def spec_from_text(
     if diurnal is not None:
         amplitude, _, period = str(diurnal).partition(":")
         try:
-            size = float(amplitude)
+            size = read_number(amplitude)
         except ValueError:
             size = -1.0
         period_s = parse_duration(period or "24h", "--diurnal period")

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from specsim.checks import plain
 from specsim.errors import TraceError
 from specsim.rng import Purpose, stream
 from specsim.traces.model import Trace, TraceMeta
 from specsim.traces.options import ReadOptions
 from specsim.traces.source import TextSource
-from specsim.traces.values import plain
 
 __all__ = ["read_servegen"]
 

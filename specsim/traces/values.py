@@ -11,7 +11,9 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["TICKS_PER_S", "DateReader", "RowProblem", "plain", "read_count", "read_number"]
+from specsim.checks import plain
+
+__all__ = ["TICKS_PER_S", "DateReader", "RowProblem", "read_count", "read_number"]
 
 TICKS_PER_S = 10_000_000
 _MOST_TOKENS = 100_000_000
@@ -31,13 +33,6 @@ def show(value: Any) -> str:
     """A value as an error message shows it: one short line."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def plain(text: str) -> str:
-    """`text` itself; ValueError for what only Python takes for a number: `1_000`, digits of other scripts."""
-    if "_" in text or not text.isascii():
-        raise ValueError
-    return text
 
 
 def read_number(value: Any, what: str) -> float | int:

@@ -108,9 +108,11 @@ def write_trace(trace: Trace, path: str | Path, form: str = "jsonl", *, force: b
 
         write(trace, sys.stdout)
         return
-    where = Path(path)
+    where = Path(os.path.realpath(path))  # a link stays a link
     if not str(path) or not where.name or where.name == ".." or os.path.isdir(path):
         raise TraceError(f"{str(path)!r} is no name for a file; give one with -o, or - for standard output")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise TraceError(f"{path}: is a pipe or a device; name a file, or - for standard output")
     if os.path.exists(path) and not force:
         raise TraceError(f"{path}: exists already; choose another name with -o, or replace it with --force")
     partial = where.with_name(f".{where.name}.{os.getpid()}.part")

@@ -174,7 +174,7 @@ def test_a_timeline_can_be_a_window_and_ends_at_its_size(case: Path, tmp_path: P
         (("--timeline", "no/such/t.json"), "folder no/such does not exist"),
         (("--timeline-window", "0:5"), "--timeline-window does nothing without --timeline"),
         (("--timeline-mb", "5"), "--timeline-mb does nothing without --timeline"),
-        (("--timeline", "t.json", "--timeline-mb", "nan"), "--timeline-mb must be a number of megabytes in 0.1..10000"),
+        (("--timeline", "t.json", "--timeline-mb", "nan"), "--timeline-mb 'nan' is not a finite number"),
         (("--timeline", "t.json", "--timeline-mb", "0"), "0.1..10000, got 0.0"),
         (("--timeline", "t.json", "--timeline-window", "5:2"), "window"),
         (("--timeline", "t.json", "--timeline-window", "soon"), "window"),

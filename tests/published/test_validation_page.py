@@ -102,7 +102,7 @@ def test_the_command_writes_a_page_of_its_own_rows(tmp_path: Path, monkeypatch: 
         (("--seed", "-1"), "--seed must be >= 0, got -1"),
         (("--jobs", "-1"), "--jobs must lie in 0..1024"),
         (("-o", "x.md", "--json"), "give one of them"),
-        (("-o", "nowhere/x.md"), "there is no folder nowhere; make it first"),
+        (("-o", "nowhere/x.md"), "folder nowhere does not exist; make it first"),
     ],
 )
 def test_mistakes_end_in_one_line(arguments: tuple[str, ...], said: str) -> None:
@@ -117,7 +117,7 @@ def test_the_page_never_replaces_the_rows_and_a_pipe_is_not_read(tmp_path: Path)
     for flags, words in (
         (["--rows", str(rows), "-o", str(rows)], "is the file of rows itself"),
         (["-o", str(tmp_path)], "is no file name"),
-        (["-o", ""], "is no file name"),
+        (["-o", ""], "-o is empty"),
         (["--rows", "/dev/zero"], "is a folder, a pipe or a device"),
         (["--rows", str(tmp_path)], "is a folder, a pipe or a device"),
     ):

@@ -116,7 +116,7 @@ def test_lengths_may_be_drawn() -> None:
         (("--osl", "nan"), "--osl 'nan' must be a whole number of tokens >= 1"),
         (("--concurrency", "0"), "--concurrency must be at least 1, got 0"),
         (("--concurrency", "1,two"), "--concurrency '1,two' must be whole numbers separated by commas"),
-        (("--concurrency", ""), "--concurrency '' must be whole numbers"),
+        (("--concurrency", ""), "--concurrency is empty"),
         (("--concurrency", "70000"), "concurrency must be whole numbers in 1..65536, got 70000"),
         (("--acceptance", "1.5"), "speculation.acceptance must lie in 0..1, got 1.5"),
         (("--acceptance", "0.5,nan"), "--acceptance '0.5,nan' must be finite numbers"),

@@ -248,7 +248,7 @@ def test_every_command_has_help_with_an_example() -> None:
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e309"])
 def test_a_load_that_is_no_number_is_refused(path: Path, value: str) -> None:
-    assert "--load must be a finite number" in refusal("list", f"--load={value}")
+    assert f"--load '{value}' is not a finite number" in refusal("list", f"--load={value}")
 
 
 @pytest.mark.parametrize("flag", ["--plan", "--trace", "--profile", "--policy"])

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from specsim.cli.trace import load_trace_from_options, trace, trace_options
-from specsim.errors import SpecsimError, TraceError
+from specsim.errors import InputError, SpecsimError, TraceError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -82,7 +82,7 @@ def test_convert_and_read_again(tmp_path):
     again = json.loads(run("inspect", out, "--json").stdout)
     assert again["meta"]["format"] == "specsim"
     assert again["stats"]["rows"] == 8
-    assert isinstance(run("convert", FIXTURES / "litellm.csv", "-o", out).exception, TraceError)
+    assert isinstance(run("convert", FIXTURES / "litellm.csv", "-o", out).exception, InputError)
     assert run("convert", FIXTURES / "litellm.csv", "-o", out, "--force", "--json").exit_code == 0
 
 
