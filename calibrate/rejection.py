@@ -56,6 +56,8 @@ def sampling_law(
         raise ProfileError("logits hold nan; the model's output cannot be sampled")
     if temperature == 0:
         return torch.zeros_like(values).scatter_(-1, values.argmax(-1, keepdim=True), 1.0)
+    if top_k is None and top_p == 1:
+        return torch.softmax(values / temperature, dim=-1)
     ordered, order = torch.sort(values / temperature, dim=-1, descending=True, stable=True)
     probs = torch.softmax(ordered, dim=-1)
     if top_k is not None:
@@ -69,13 +71,17 @@ def sampling_law(
 
 
 def accept(
-    target_probs: torch.Tensor, draft_probs: torch.Tensor, draft_tokens: torch.Tensor, *, generator: torch.Generator
+    target_probs: torch.Tensor,
+    draft_probs: torch.Tensor | None,
+    draft_tokens: torch.Tensor,
+    *,
+    generator: torch.Generator,
 ) -> Round:
     """Verify one sequence's drafts.
 
     Args:
         target_probs: [k + 1, vocabulary]; row j is the target's law after the first j drafts.
-        draft_probs: [k, vocabulary]; row j is the law from which draft j was drawn.
+        draft_probs: [k, vocabulary]; row j is the law from which draft j was drawn. None: every draft was certain.
         draft_tokens: int64 [k].
         generator: source of the k + 1 draws.
 
@@ -83,20 +89,25 @@ def accept(
         ProfileError: shapes do not fit, or a draft has probability 0 under its own law.
     """
     k, vocabulary = len(draft_tokens), target_probs.shape[-1]
-    if target_probs.shape != (k + 1, vocabulary) or draft_probs.shape != (k, vocabulary):
+    given = (k, vocabulary) if draft_probs is None else tuple(draft_probs.shape)
+    if target_probs.shape != (k + 1, vocabulary) or given != (k, vocabulary):
         raise ProfileError(
             f"{k} drafts need target_probs [{k + 1}, V] and draft_probs [{k}, V], got "
-            f"{tuple(target_probs.shape)} and {tuple(draft_probs.shape)}"
+            f"{tuple(target_probs.shape)} and {given}"
         )
     draws = torch.rand(k, generator=generator, dtype=torch.float64)
     tokens: list[int] = []
     for j in range(k):
         token = int(draft_tokens[j])
-        drafted = float(draft_probs[j, token])
+        drafted = 1.0 if draft_probs is None else float(draft_probs[j, token])
         if drafted <= 0:
             raise ProfileError(f"draft {j} is token {token}, which its drafter gives probability 0")
         if float(draws[j]) * drafted >= float(target_probs[j, token]):
-            rest = torch.clamp(target_probs[j] - draft_probs[j], min=0.0)
+            if draft_probs is None:
+                rest = target_probs[j].clone()
+                rest[token] = 0.0
+            else:
+                rest = torch.clamp(target_probs[j] - draft_probs[j], min=0.0)
             tokens.append(_draw(rest / rest.sum(), generator))
             return Round(tuple(tokens), num_accepted=j, num_drafted=k)
         tokens.append(token)

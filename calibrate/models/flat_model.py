@@ -102,6 +102,13 @@ class FlatModel:
         cap = getattr(self.config, "final_logit_softcapping", None)  # Gemma 2
         return scores if cap is None else torch.tanh(scores / cap) * cap
 
+    def synchronize(self) -> None:
+        """Wait until the device has done what it was asked."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        elif self.device.type == "mps":
+            torch.mps.synchronize()
+
     def first_layers(self, num_layers: int) -> FlatModel:
         """The model that stops after its first layers: same modules, norm, head, and the same places in a cache.
 

@@ -1,0 +1,92 @@
+"""What a drafter is to the engine that asks it.
+
+A drafter that keeps a cache of its own, or a state by request, brings it up to date from the tokens that it is shown; there is
+nothing to commit or roll back from outside. Whatever of its cache does not agree with those tokens is void.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from calibrate.models import FlatModel, SlotCache
+
+__all__ = ["NOTHING", "Draftee", "Drafter", "Law", "Proposal", "chosen"]
+
+Law = Callable[[torch.Tensor], torch.Tensor]
+"""Logits [..., vocabulary] -> probabilities from which drafts are drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Drafts for one sequence's next round."""
+
+    tokens: tuple[int, ...]
+    probs: torch.Tensor | None = None
+    """[drafts, vocabulary], float64 on the CPU: the law that each was drawn from; None: each was certain."""
+
+    def first(self, count: int) -> Proposal:
+        """The first `count` drafts."""
+        return Proposal(self.tokens[:count], None if self.probs is None else self.probs[:count])
+
+
+NOTHING = Proposal(())
+
+
+@dataclass(frozen=True, slots=True)
+class Draftee:
+    """A sequence of the step that was just computed."""
+
+    request: int
+    tokens: Sequence[int]
+    """All known: prompt and output. Not to be changed or kept."""
+    computed_tokens: int
+    """Leading tokens with keys and values in the target's cache; one less than all, or less while its prompt lasts."""
+    slot: int
+    """Its place in the target's cache."""
+    drafts: bool
+    """Whether drafts are wanted, or it only must not be lost sight of."""
+    generator: torch.Generator
+    """The request's own random draws."""
+
+
+class Drafter(Protocol):
+    """Proposes drafts. One object serves one run."""
+
+    @property
+    def name(self) -> str:
+        """What it is, for records."""
+        ...
+
+    def start(self, target: FlatModel, cache: SlotCache) -> None:
+        """The target and its cache, before the first step.
+
+        Raises:
+            ScenarioError: it does not fit the target.
+        """
+        ...
+
+    def propose(self, draftees: Sequence[Draftee], k: int, law: Law | None) -> list[Proposal]:
+        """Up to `k` drafts for each, in their order; `NOTHING` where none are wanted.
+
+        Called after every step, with k = 0 too. `law` None: the likeliest token is drafted.
+        """
+        ...
+
+    def release(self, request: int, finished: Sequence[int] | None) -> None:
+        """A request holds memory no longer; `finished`: all its tokens, if it is complete rather than preempted."""
+        ...
+
+
+def chosen(logits: torch.Tensor, draftees: Sequence[Draftee], law: Law | None) -> tuple[list[int], torch.Tensor | None]:
+    """One draft a row of logits [draftees, vocabulary], and the laws that they were drawn from."""
+    if law is None:
+        return logits.argmax(-1).tolist(), None
+    probs = law(logits).cpu()
+    tokens = [
+        int(torch.multinomial(row, 1, generator=draftee.generator)) for row, draftee in zip(probs, draftees, strict=True)
+    ]
+    return tokens, probs

@@ -1,0 +1,61 @@
+"""Time for an engine: the machine's own, or one that a cost model moves. Seconds from the start of the run."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from specsim.latency import StepCost, StepWork
+
+__all__ = ["Clock", "RealClock", "VirtualClock"]
+
+
+class Clock(Protocol):
+    """What an engine asks of time. It never goes back."""
+
+    def now(self) -> float:
+        """Seconds since the run began."""
+        ...
+
+    def wait_until(self, time_s: float) -> None:
+        """Nothing to do before `time_s`."""
+        ...
+
+    def carried_out(self, work: StepWork) -> None:
+        """A step of this work has just been computed."""
+        ...
+
+
+class RealClock:
+    """The monotonic clock of the machine; starts when it is first asked."""
+
+    def __init__(self) -> None:
+        self._start: float | None = None
+
+    def now(self) -> float:
+        if self._start is None:
+            self._start = time.perf_counter()
+        return time.perf_counter() - self._start
+
+    def wait_until(self, time_s: float) -> None:
+        time.sleep(max(0.0, time_s - self.now()))
+
+    def carried_out(self, work: StepWork) -> None:
+        """Time has passed by itself."""
+
+
+class VirtualClock:
+    """Stands still but for waiting, and for steps, which take what a cost model says."""
+
+    def __init__(self, cost: StepCost) -> None:
+        self._cost = cost
+        self._now = 0.0
+
+    def now(self) -> float:
+        return self._now
+
+    def wait_until(self, time_s: float) -> None:
+        self._now = max(self._now, time_s)
+
+    def carried_out(self, work: StepWork) -> None:
+        self._now += self._cost.step_s(work)

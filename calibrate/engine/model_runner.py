@@ -1,0 +1,214 @@
+"""Carries out steps on a real model: one flat pass, one verification, one round of drafting."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from calibrate.drafters.base import NOTHING, Draftee, Drafter, Proposal
+from calibrate.engine.runner import Outcome
+from calibrate.engine.verify import Sampling, emit, stream
+from calibrate.models import FlatBatch, FlatModel, Part, SlotCache
+from specsim.admission import seats
+from specsim.config import ReplicaLimits
+from specsim.errors import ScenarioError
+from specsim.request import Request
+from specsim.scheduler import Scheduled, StepPlan
+from specsim.workload import Workload
+
+__all__ = ["ModelRunner"]
+
+_FILLER = 0
+"""Token of padding and placeholders: computed, never looked at."""
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """What is kept of a request from its first step on."""
+
+    tokens: list[int]
+    """Prompt and output."""
+    generator: torch.Generator
+    slot: int | None = None
+    proposal: Proposal = NOTHING
+    """Drafts waiting to be verified."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """One part of the pass: the tokens computed, and which of its rows are sampled."""
+
+    sequence: _Sequence
+    part: Part
+    token_ids: list[int]
+    rows: range = field(default_factory=lambda: range(0))
+    proposal: Proposal = NOTHING
+
+
+class ModelRunner:
+    """See `calibrate.engine.runner.Runner`. Requests emit as many tokens as the workload says."""
+
+    def __init__(
+        self,
+        model: FlatModel,
+        prompts: Sequence[Sequence[int]],
+        workload: Workload,
+        limits: ReplicaLimits,
+        *,
+        drafter: Drafter | None = None,
+        num_spec_tokens: int = 0,
+        sampling: Sampling | None = None,
+    ) -> None:
+        """
+        Args:
+            prompts: token ids of each request, as long as the workload says.
+            drafter: what proposes drafts; None: nothing does.
+            num_spec_tokens: most drafts in a round.
+
+        Raises:
+            ScenarioError: prompts that do not fit the workload, trees, a shared prefix cache, drafts without a drafter.
+        """
+        lengths = [len(prompt) for prompt in prompts]
+        if lengths != workload.prompt_tokens:
+            wrong = next(
+                (n for n, (a, b) in enumerate(zip(lengths, workload.prompt_tokens, strict=False)) if a != b), len(lengths)
+            )
+            raise ScenarioError(f"prompt {wrong} does not have the length that the workload gives it; one prompt a request")
+        if limits.tree_nodes:
+            raise ScenarioError("the reference engine verifies chains of drafts, not trees; leave the tree out")
+        shares = limits.enable_prefix_caching and limits.discipline.prefix_caching
+        if shares and workload.trace.hash_block_tokens is not None:
+            raise ScenarioError("the reference engine computes every prompt; set enable_prefix_caching to false")
+        if num_spec_tokens and drafter is None:
+            raise ScenarioError(f"{num_spec_tokens} drafts a round need a drafter")
+        self.model = model
+        self.drafter = drafter
+        self.sampling = sampling or Sampling()
+        longest = max(p + o for p, o in zip(workload.prompt_tokens, workload.output_tokens, strict=True))
+        if limits.discipline.order == "batch":
+            longest = max(workload.prompt_tokens) + max(workload.output_tokens)
+        most = min(seats(limits, num_spec_tokens), len(workload))
+        self.cache = SlotCache(most, longest + 2 * num_spec_tokens + 1)
+        if drafter is not None:
+            drafter.start(model, self.cache)
+        self._outputs = workload.output_tokens
+        self._prompt_tokens = workload.prompt_tokens
+        self._sequences = [
+            _Sequence(list(prompt), stream(self.sampling, n)) for n, prompt in enumerate(prompts)
+        ]
+        self._live: set[int] = set()
+
+    def output(self, request: int) -> list[int]:
+        """Tokens that a request has emitted so far."""
+        return self._sequences[request].tokens[self._prompt_tokens[request] :]
+
+    def run(self, plan: StepPlan, next_k: int, held: frozenset[int]) -> Outcome:
+        started = time.perf_counter()
+        for request in sorted(self._live - held):
+            self._release(request)
+        jobs = [self._job(item, plan.padded_tokens) for item in plan.scheduled]
+        jobs += [self._leaving(request) for request in plan.leaving]
+        batch = FlatBatch([t for job in jobs for t in job.token_ids], [job.part for job in jobs])
+        hidden = self.model.forward(batch, self.cache)
+        sampled = [job for job in jobs if job.rows]
+        rows, first = [], 0
+        for job in jobs:
+            rows += [first + row for row in job.rows]
+            first += job.part.num_tokens
+        logits = self.model.logits(hidden[rows]) if rows else None
+        self.model.synchronize()
+        forwarded = time.perf_counter()
+        texts: list[tuple[int, ...]] = []
+        if logits is not None:
+            proposals = [job.proposal for job in sampled]
+            texts = emit(logits, proposals, [job.sequence.generator for job in sampled], self.sampling)
+        emitted = self._apply(plan, dict(zip(map(id, sampled), texts, strict=True)), jobs)
+        verified = time.perf_counter()
+        if self.drafter is not None:
+            self._draft(plan, next_k)
+            self.model.synchronize()
+        drafted = time.perf_counter()
+        return Outcome(emitted, forwarded - started, verified - forwarded, drafted - verified)
+
+    def drafts(self, request: Request) -> int:
+        return len(self._sequences[request.request_id].proposal.tokens)
+
+    def _job(self, item: Scheduled, padded_tokens: int) -> _Job:
+        request = item.request
+        sequence = self._sequences[request.request_id]
+        context = item.context_tokens
+        if sequence.slot is None:
+            sequence.slot = self.cache.acquire()
+            self._live.add(request.request_id)
+        if request.is_decoding:
+            proposal = sequence.proposal.first(item.num_draft_tokens)
+            ids = [sequence.tokens[-1], *proposal.tokens]
+            return _Job(sequence, Part(sequence.slot, context, len(ids)), ids, range(len(ids)), proposal)
+        ids = sequence.tokens[context : context + item.num_tokens]
+        rows = range(len(ids) - 1, len(ids)) if item.finishes_prompt else range(0)
+        filler = max(0, padded_tokens - len(ids)) + item.num_placeholder_tokens
+        ids += [_FILLER] * filler
+        return _Job(sequence, Part(sequence.slot, context, len(ids)), ids, rows)
+
+    def _leaving(self, request: Request) -> _Job:
+        """A finished request that is computed all the same; what comes of it is not looked at."""
+        sequence = self._sequences[request.request_id]
+        assert sequence.slot is not None
+        ids = [sequence.tokens[-1]] + [_FILLER] * request.num_draft_tokens
+        return _Job(sequence, Part(sequence.slot, request.num_computed_tokens, len(ids)), ids)
+
+    def _apply(self, plan: StepPlan, texts: dict[int, tuple[int, ...]], jobs: list[_Job]) -> dict[int, int]:
+        """Append what was emitted, no more than is wanted, and commit what was accepted."""
+        emitted: dict[int, int] = {}
+        for item, job in zip(plan.scheduled, jobs, strict=False):
+            request, sequence = item.request.request_id, job.sequence
+            assert sequence.slot is not None
+            text = texts.get(id(job))
+            if text is None:
+                self.cache.commit(sequence.slot, item.context_tokens + item.num_tokens)
+                continue
+            text = text[: self._outputs[request] - item.request.num_emitted_tokens]
+            computed = len(text) if item.request.is_decoding else item.num_tokens
+            self.cache.commit(sequence.slot, item.context_tokens + computed)
+            sequence.tokens += text
+            sequence.proposal = NOTHING
+            emitted[request] = len(text)
+        return emitted
+
+    def _draft(self, plan: StepPlan, next_k: int) -> None:
+        assert self.drafter is not None
+        draftees = []
+        for item in plan.scheduled:
+            request = item.request.request_id
+            sequence = self._sequences[request]
+            assert sequence.slot is not None
+            emits = item.request.is_decoding or item.finishes_prompt
+            ended = len(sequence.tokens) - self._prompt_tokens[request] >= self._outputs[request]
+            if not ended:
+                draftees.append(
+                    Draftee(
+                        request, sequence.tokens, self.cache.committed[sequence.slot], sequence.slot, emits, sequence.generator
+                    )
+                )
+        for draftee, proposal in zip(draftees, self.drafter.propose(draftees, next_k, self.law_of_drafts), strict=True):
+            self._sequences[draftee.request].proposal = proposal
+
+    @property
+    def law_of_drafts(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        """Turns a drafter's logits into the law that its drafts are drawn from; None: the likeliest is taken."""
+        if self.sampling.is_greedy or self.sampling.drafts == "greedy":
+            return None
+        return self.sampling.law
+
+    def _release(self, request: int) -> None:
+        sequence = self._sequences[request]
+        assert sequence.slot is not None
+        self.cache.release(sequence.slot)
+        sequence.slot, sequence.proposal = None, NOTHING
+        self._live.discard(request)
+        if self.drafter is not None:
+            ended = len(sequence.tokens) - self._prompt_tokens[request] >= self._outputs[request]
+            self.drafter.release(request, sequence.tokens if ended else None)

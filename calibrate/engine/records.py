@@ -1,0 +1,61 @@
+"""What a reference run leaves: every step, every round, and the same result as a simulated run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from specsim.latency import StepWork
+from specsim.records import RunResult
+
+__all__ = ["RoundRecord", "Served", "StepRecord"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step: what was decided, and how long each part of it took. Times are in seconds from the start of the run."""
+
+    began_s: float
+    ended_s: float
+    work: StepWork
+    """A copy: requests, tokens, drafts and cached tokens that the step computed, and the k chosen for the next round."""
+    scheduled: tuple[tuple[int, int, int, int], ...]
+    """(request, tokens computed, drafts among them, tokens in its cache before), in order."""
+    preempted: tuple[int, ...]
+    waiting: tuple[int, ...]
+    """Requests in the queue once the step was decided, in order."""
+    running: tuple[int, ...]
+    """Requests admitted, in order."""
+    used_blocks: int
+    finished: tuple[int, ...]
+    emitted_tokens: int
+    schedule_s: float
+    forward_s: float
+    sample_s: float
+    draft_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.ended_s - self.began_s
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """One round of one request."""
+
+    step: int
+    request: int
+    position: int
+    """Output tokens before it."""
+    drafted: int
+    """Drafts verified."""
+    emitted: int
+
+
+@dataclass(slots=True)
+class Served:
+    """A run of the reference engine."""
+
+    result: RunResult
+    steps: list[StepRecord] = field(default_factory=list)
+    rounds: list[RoundRecord] = field(default_factory=list)
+    """In order of steps; prompts that end emit a first token without a round."""

@@ -1,0 +1,96 @@
+"""With a virtual clock and recorded acceptance, the reference engine and the simulator's fast engine are one.
+
+Step by step the same batch, tokens, drafts, KV blocks, queues and preemptions, and the same times of every request to
+1e-9 s, over random traces, disciplines, policies and memory sizes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from strategies import CROWDED, Watch, World, run, worlds
+
+pytest.importorskip("torch", reason="the calibrate extra is not installed")
+pytest.importorskip("transformers", reason="the calibrate extra is not installed")
+
+from calibrate.engine import RecordedRunner, Served, VirtualClock, serve  # noqa: E402
+from specsim.latency import StepCost  # noqa: E402
+from specsim.workload import Workload  # noqa: E402
+
+EXACT_S = 1e-9
+SAME = ("waiting", "running", "used_blocks", "finished")
+SAME_WORK = ("decode_requests", "draft_tokens", "prefill_tokens", "prefill_rows", "kv_tokens")
+
+
+def served(world: World) -> Served:
+    workload, cost = Workload(world.trace, world.luck, seed=world.seed), StepCost(world.profile)
+    spoils = world.policy.kind != "off" and world.profile.at_zero_drafts == "stale"
+    return serve(
+        workload,
+        RecordedRunner(workload, spoils=spoils),
+        VirtualClock(cost),
+        limits=world.limits,
+        policy=world.policy,
+        cost=cost,
+        concurrency=world.concurrency,
+        warmup_share=world.warmup_share,
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(worlds(replicas=(1,)))
+@example(World(CROWDED.trace, CROWDED.luck, CROWDED.limits, CROWDED.policy, CROWDED.profile, seed=1))
+def test_the_reference_engine_schedules_as_the_simulator(world: World) -> None:
+    watch = Watch()
+    simulated = run(world, plain=False, watch=watch)
+    real = served(world)
+    assert len(real.steps) == len(watch.steps)
+    for ours, theirs in zip(real.steps, watch.steps, strict=True):
+        assert {n: getattr(ours, n) for n in SAME} == {n: getattr(theirs, n) for n in SAME}
+        assert {n: getattr(ours.work, n) for n in SAME_WORK} == {n: getattr(theirs, n) for n in SAME_WORK}
+        assert ours.work.next_num_spec_tokens == theirs.next_k
+        assert ours.began_s == pytest.approx(theirs.began_s, abs=EXACT_S)
+        assert ours.ended_s == pytest.approx(theirs.ended_s, abs=EXACT_S)
+    rows = asdict(real.result.requests)
+    for name, column in asdict(simulated.requests).items():
+        if name.endswith("_s"):
+            np.testing.assert_allclose(rows[name], column, rtol=0, atol=EXACT_S, err_msg=name)
+        else:
+            np.testing.assert_array_equal(rows[name], column, err_msg=name)
+    totals, expected = asdict(real.result.totals), asdict(simulated.totals)
+    assert totals.pop("k_steps") == expected.pop("k_steps")
+    assert totals == pytest.approx(expected, abs=1e-6)
+    assert np.bincount([i for step in real.steps for i in step.preempted], minlength=len(world.trace)).tolist() == (
+        simulated.requests.preemptions.tolist()
+    )
+
+
+def test_the_rounds_of_a_run_are_its_outputs() -> None:
+    """Every round is recorded once, at the position where the one before it ended; the first token has no round."""
+    world = World(CROWDED.trace, CROWDED.luck, CROWDED.limits, CROWDED.policy, CROWDED.profile, seed=1)
+    real = served(world)
+    rows = real.result.requests
+    assert rows.preemptions.sum() > 0
+    assert rows.rejected.sum() == 1
+    for request in np.flatnonzero(~rows.rejected):
+        own = [r for r in real.rounds if r.request == request]
+        ends = [r.position + r.emitted for r in own]
+        starts = [r.position for r in own]
+        assert starts[0] == 1
+        # a request that is preempted emits one token from its recomputed prompt, again without a round
+        assert all(start - end in (0, 1) for end, start in zip(ends, starts[1:], strict=False))
+        assert sum(start - end for end, start in zip(ends, starts[1:], strict=False)) <= rows.preemptions[request]
+        assert ends[-1] in (rows.output_tokens[request], rows.output_tokens[request] - 1)
+        assert all(1 <= r.emitted <= r.drafted + 1 for r in own)
+
+
+def test_worlds_reach_preemption_drafts_and_waiting() -> None:
+    """Guard: the crowded world has all that is compared."""
+    real = served(World(CROWDED.trace, CROWDED.luck, CROWDED.limits, CROWDED.policy, CROWDED.profile, seed=1))
+    assert any(step.preempted for step in real.steps)
+    assert any(step.waiting for step in real.steps)
+    assert {step.work.next_num_spec_tokens for step in real.steps} >= {4, 5}
+    assert any(step.work.prefill_tokens and step.work.draft_tokens for step in real.steps)
