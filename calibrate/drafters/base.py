@@ -1,7 +1,7 @@
 """What a drafter is to the engine that asks it.
 
-A drafter that keeps a cache of its own, or a state by request, brings it up to date from the tokens that it is shown; there is
-nothing to commit or roll back from outside. Whatever of its cache does not agree with those tokens is void.
+A drafter that keeps a cache of its own, or a state by request, brings it up to date from the tokens that it is shown;
+there is nothing to commit or roll back from outside. Whatever of its cache does not agree with those tokens is void.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ def chosen(logits: torch.Tensor, draftees: Sequence[Draftee], law: Law | None) -
         return logits.argmax(-1).tolist(), None
     probs = law(logits).cpu()
     tokens = [
-        int(torch.multinomial(row, 1, generator=draftee.generator)) for row, draftee in zip(probs, draftees, strict=True)
+        int(torch.multinomial(row, 1, generator=draftee.generator))
+        for row, draftee in zip(probs, draftees, strict=True)
     ]
     return tokens, probs

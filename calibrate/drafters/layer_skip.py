@@ -1,7 +1,7 @@
 """Self-speculation by layer skipping (LayerSkip): the target's first layers and its head draft.
 
-The drafts' keys and values go into the target's own cache, behind what is committed; the pass that verifies computes them
-again. Elhoushi et al. 2024 (arXiv 2404.16710); without their training, acceptance is that of an early exit.
+The drafts' keys and values go into the target's own cache, behind what is committed; the pass that verifies computes
+them again. Elhoushi et al. 2024 (arXiv 2404.16710); without their training, acceptance is that of an early exit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Prompt lookup: the last tokens are searched in the request's own text, and what followed them there is proposed.
 
-Semantics of vLLM's `ngram` method (`prompt_lookup_min`, `prompt_lookup_max`): the longest n-gram between the two that ends
-the text and occurred before, the first place where it did, and up to k tokens from there. Saxena 2023.
+Semantics of vLLM's `ngram` method (`prompt_lookup_min`, `prompt_lookup_max`): the longest n-gram between the two that
+ends the text and occurred before, the first place where it did, and up to k tokens from there. Saxena 2023.
 """
 
 from __future__ import annotations

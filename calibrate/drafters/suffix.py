@@ -1,8 +1,8 @@
 """Suffix decoding: continuations of the longest matches in a request's own text and in past responses, by frequency.
 
-Oliaro et al. 2024 (arXiv 2411.04975). Every stretch of up to `depth` tokens is counted in a trie. Of all suffixes of the
-text that occur there, each proposes the most frequent path behind it: at most `factor` times its own length, as long
-as the path's probability stays above `min_probability`. The proposal with the largest expected number of accepted
+Oliaro et al. 2024 (arXiv 2411.04975). Every stretch of up to `depth` tokens is counted in a trie. Of all suffixes of
+the text that occur there, each proposes the most frequent path behind it: at most `factor` times its own length, as
+long as the path's probability stays above `min_probability`. The proposal with the largest expected number of accepted
 drafts (the sum of the path's probabilities) is taken.
 """
 
@@ -68,7 +68,8 @@ class SuffixTrie:
                 node = node.children.get(token) if node is not None else None
             if node is None:
                 break
-            path, score, probability = [], 0.0, 1.0
+            path: list[int] = []
+            score, probability = 0.0, 1.0
             while len(path) < min(k, int(length * factor)) and node.children:
                 seen = sum(child.count for child in node.children.values())
                 token, child = max(node.children.items(), key=lambda pair: pair[1].count)

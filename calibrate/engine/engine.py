@@ -57,9 +57,7 @@ def serve(
     if cost is not None:
         view = engine_view(workload.acceptance, cost, limits, policy.num_spec_tokens)
     window_tokens = 0 if cost is None else cost.window_tokens
-    core = EngineCore(
-        0, workload, limits, make_policy(policy, view), policy.kind != "off", window_tokens, recorder
-    )
+    core = EngineCore(0, workload, limits, make_policy(policy, view), policy.kind != "off", window_tokens, recorder)
     source: Source
     if concurrency is None:
         source = OpenLoop([core], None, recorder, arrivals)

@@ -74,9 +74,12 @@ class ModelRunner:
         lengths = [len(prompt) for prompt in prompts]
         if lengths != workload.prompt_tokens:
             wrong = next(
-                (n for n, (a, b) in enumerate(zip(lengths, workload.prompt_tokens, strict=False)) if a != b), len(lengths)
+                (n for n, (a, b) in enumerate(zip(lengths, workload.prompt_tokens, strict=False)) if a != b),
+                len(lengths),
             )
-            raise ScenarioError(f"prompt {wrong} does not have the length that the workload gives it; one prompt a request")
+            raise ScenarioError(
+                f"prompt {wrong} does not have the length that the workload gives it; one prompt a request"
+            )
         if limits.tree_nodes:
             raise ScenarioError("the reference engine verifies chains of drafts, not trees; leave the tree out")
         shares = limits.enable_prefix_caching and limits.discipline.prefix_caching
@@ -96,9 +99,7 @@ class ModelRunner:
             drafter.start(model, self.cache)
         self._outputs = workload.output_tokens
         self._prompt_tokens = workload.prompt_tokens
-        self._sequences = [
-            _Sequence(list(prompt), stream(self.sampling, n)) for n, prompt in enumerate(prompts)
-        ]
+        self._sequences = [_Sequence(list(prompt), stream(self.sampling, n)) for n, prompt in enumerate(prompts)]
         self._live: set[int] = set()
 
     def output(self, request: int) -> list[int]:
@@ -190,7 +191,12 @@ class ModelRunner:
             if not ended:
                 draftees.append(
                     Draftee(
-                        request, sequence.tokens, self.cache.committed[sequence.slot], sequence.slot, emits, sequence.generator
+                        request,
+                        sequence.tokens,
+                        self.cache.committed[sequence.slot],
+                        sequence.slot,
+                        emits,
+                        sequence.generator,
                     )
                 )
         for draftee, proposal in zip(draftees, self.drafter.propose(draftees, next_k, self.law_of_drafts), strict=True):

@@ -17,7 +17,7 @@ class StepRecord:
     began_s: float
     ended_s: float
     work: StepWork
-    """A copy: requests, tokens, drafts and cached tokens that the step computed, and the k chosen for the next round."""
+    """A copy: requests, tokens, drafts and cached tokens that it computed, and the k chosen for the next round."""
     scheduled: tuple[tuple[int, int, int, int], ...]
     """(request, tokens computed, drafts among them, tokens in its cache before), in order."""
     preempted: tuple[int, ...]

@@ -16,9 +16,9 @@ from strategies import CROWDED, Watch, World, run, worlds
 pytest.importorskip("torch", reason="the calibrate extra is not installed")
 pytest.importorskip("transformers", reason="the calibrate extra is not installed")
 
-from calibrate.engine import RecordedRunner, Served, VirtualClock, serve  # noqa: E402
-from specsim.latency import StepCost  # noqa: E402
-from specsim.workload import Workload  # noqa: E402
+from calibrate.engine import RecordedRunner, Served, VirtualClock, serve
+from specsim.latency import StepCost
+from specsim.workload import Workload
 
 EXACT_S = 1e-9
 SAME = ("waiting", "running", "used_blocks", "finished")
