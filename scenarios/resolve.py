@@ -16,10 +16,11 @@ from scenarios.trees import Verified, verified
 from specsim.acceptance import ByTask
 from specsim.analytic import analytic_profile
 from specsim.config import Deployment, ReplicaLimits, Slo, Speculation
+from specsim.disaggregation import Disaggregation
 from specsim.drafters import all_drafters
 from specsim.efficiency import factors_for
 from specsim.errors import CapacityError, ScenarioError
-from specsim.memory import DraftMemory, plan_memory, replica_limits, tree_limits
+from specsim.memory import DraftMemory, MemoryPlan, plan_memory, replica_limits, tree_limits
 from specsim.planner.question import Question, Side, TaskAcceptance
 from specsim.shapes import Gpu, ModelShape
 from specsim.traces.model import Trace
@@ -221,7 +222,25 @@ def _side(
         draft_kv_dtype=given.draft_kv_dtype,
     )
     memory = {name: value for name, value in asdict(plan).items() if isinstance(value, int | float)}
-    return Side(profile=profile, limits=limits, memory=memory, notes=plan.notes)
+    pools = _pools(deployment, gpu, plan)
+    return Side(profile=profile, limits=limits, memory=memory, notes=plan.notes, disaggregation=pools)
+
+
+def _pools(deployment: Deployment, gpu: Gpu, plan: MemoryPlan) -> Disaggregation | None:
+    """Prefill and decode replicas with their link; None where replicas do both."""
+    if deployment.prefill_replicas is None or deployment.decode_replicas is None:
+        return None
+    factors = factors_for(deployment.engine, deployment.engine_version)
+    rate = deployment.kv_link_gb_per_s
+    usual = min(gpu.link_bytes_per_s, factors.between_servers_bytes_per_s) * factors.slow_link_bandwidth
+    latency_s = deployment.kv_link_latency_s
+    return Disaggregation(
+        prefill_replicas=deployment.prefill_replicas,
+        decode_replicas=deployment.decode_replicas,
+        block_bytes=plan.kv_bytes_per_token * plan.block_size_tokens,
+        link_bytes_per_s=usual if rate is None else rate * 1e9,
+        link_latency_s=factors.kv_pull_latency_s if latency_s is None else latency_s,
+    )
 
 
 def _with_length(limits: ReplicaLimits, max_model_len: int) -> ReplicaLimits:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from specsim.checks import number as _number
 from specsim.checks import positive as _positive
 from specsim.checks import whole as _whole
 from specsim.disciplines import VLLM, Discipline
@@ -50,6 +51,15 @@ class Deployment:
     """Tensor parallelism: GPUs that share one replica."""
     replicas: int = 1
     """Copies of the engine behind the router, each with its own cache."""
+    prefill_replicas: int | None = None
+    """Replicas that only compute prompts, with `decode_replicas` and instead of `replicas`; None: all do both."""
+    decode_replicas: int | None = None
+    """Replicas that only decode what `prefill_replicas` hand over, each with the GPUs and dtypes of a replica."""
+    kv_link_gb_per_s: float | None = None
+    """GB/s of one direction of the link by which a GPU of a prefill replica sends its share of a prompt's cache, as
+    reached; None: 0.6 of 400 Gbit/s, or of the GPU's own link where that is slower."""
+    kv_link_latency_s: float | None = None
+    """Seconds before the bytes of a cache begin to flow; None: 1 ms."""
     router: RouterName = "least_outstanding"
     """How an arrival picks its replica: in turn, by fewest prompt tokens outstanding, or by its prefix."""
     weight_dtype: str | None = None
@@ -97,6 +107,7 @@ class Deployment:
             if getattr(self, name) is not None:
                 _whole(f"deployment.{name}", getattr(self, name), 1, high)
         self._check_engine()
+        self._check_pools()
         _positive("deployment.gpu_memory_utilization", self.gpu_memory_utilization)
         if self.gpu_memory_utilization > 1:
             raise ScenarioError(f"deployment.gpu_memory_utilization must be <= 1, got {self.gpu_memory_utilization!r}")
@@ -134,6 +145,50 @@ class Deployment:
             raise ScenarioError(f"deployment.enable_prefix_caching is not modelled for {self.engine}; leave it out")
         if self.max_captured is not None and self.engine in ("llamacpp", "static"):
             raise ScenarioError(f"deployment.max_captured: no graphs are modelled for {self.engine}; leave it out")
+
+    def _check_pools(self) -> None:
+        """Refuse half a split, and a link between no pools."""
+        pools = ("prefill_replicas", "decode_replicas")
+        given = [name for name in pools if getattr(self, name) is not None]
+        for name in given:
+            _whole(f"deployment.{name}", getattr(self, name), 1, 4096)
+        if len(given) == 1:
+            missing = next(name for name in pools if name not in given)
+            raise ScenarioError(f"deployment.{given[0]} needs deployment.{missing} beside it; give both or neither")
+        for name, low, high in (("kv_link_gb_per_s", 1e-3, 1e6), ("kv_link_latency_s", 0.0, 60.0)):
+            if getattr(self, name) is not None:
+                _number(f"deployment.{name}", getattr(self, name), low, high)
+                if not given:
+                    raise ScenarioError(
+                        f"deployment.{name} is of the link between prefill and decode replicas, and there are none; "
+                        f"give prefill_replicas and decode_replicas, or leave it out"
+                    )
+        if given and self.replicas != 1:
+            raise ScenarioError(
+                f"deployment.replicas {self.replicas} compute prompts and decode, prefill_replicas and decode_replicas "
+                f"do one each; give the one or the others"
+            )
+        rules = self.serving.discipline
+        if given and (rules.order == "batch" or rules.reserve == "slot"):
+            raise ScenarioError(
+                f"deployment.prefill_replicas: {self.engine} does not serve prefill and decode apart; choose vllm, "
+                f"sglang or trtllm"
+            )
+
+    @property
+    def is_disaggregated(self) -> bool:
+        """Whether prompts are computed on replicas of their own."""
+        return self.prefill_replicas is not None
+
+    @property
+    def decoding_replicas(self) -> int:
+        """Replicas that decode."""
+        return self.replicas if self.decode_replicas is None else self.decode_replicas
+
+    @property
+    def all_replicas(self) -> int:
+        """Replicas of either kind."""
+        return self.decoding_replicas + (self.prefill_replicas or 0)
 
     @property
     def serving(self) -> Serving:

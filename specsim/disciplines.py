@@ -60,6 +60,12 @@ class Discipline:
     """Whether a request that needs one token only (everything else is cached) enters with k placeholders that are
     rejected, so that the step keeps its graph; under a constant k, and where no prompt is in the step. They are
     computed, but take no blocks."""
+    hand_over: Literal["recompute", "token"] = "recompute"
+    """What a decode replica does first with a prompt that a prefill replica has computed. recompute: it computes the
+    last prompt token again and samples the first token itself; token: the first token came with the cache, and goes out
+    when the request joins the decoding ones."""
+    kept_for_decode_tokens: int = 0
+    """Room that a decode replica keeps for each of its requests when it makes room for another's prompt."""
 
 
 VLLM = Discipline()
@@ -75,6 +81,8 @@ SGLANG = Discipline(
     requeue="tail",
     lookahead="next_round",
     extra_step=True,
+    hand_over="token",
+    kept_for_decode_tokens=512,
 )
 """SGLang (0.5 sources): prefill batches before decode batches, admission by an estimate of what is to come, retraction.
 With speculation it retracts from the end of the batch, which is the last admitted."""
@@ -86,6 +94,7 @@ TRTLLM = Discipline(
     decode_budget="seats",
     reserve="whole",
     extra_step=True,
+    hand_over="token",
 )
 """TensorRT-LLM, GUARANTEED_NO_EVICT: what a request may need is reserved when it starts, so nobody is thrown out."""
 
@@ -95,6 +104,7 @@ TRTLLM_MAX_UTILIZATION = Discipline(
     chunk_by_block=True,
     decode_budget="seats",
     extra_step=True,
+    hand_over="token",
 )
 """TensorRT-LLM, MAX_UTILIZATION: blocks step by step; when they run out the last started is paused."""
 

@@ -88,6 +88,8 @@ class Factors:
     between_servers_bytes_per_s: float = 50e9
     fast_link_bandwidth: float = 0.70
     slow_link_bandwidth: float = 0.60
+    kv_pull_latency_s: float = 1e-3
+    """From the wish to read a prompt's cache on another server until its bytes flow."""
     mixed_layer_s: float = 5e-6
     uncaptured_layer_s: float = 10e-6
     unsplit_blocks: int = 108
@@ -178,6 +180,7 @@ _SOURCES: Mapping[str, str] = {
     "between_servers_bytes_per_s": "400 Gbit/s a GPU",
     "fast_link_bandwidth": "assumed share of the datasheet for large all-reduces",
     "slow_link_bandwidth": "assumed share of the datasheet for large all-reduces",
+    "kv_pull_latency_s": "assumed: messages between two engines, descriptors posted, the end noticed at a step",
     "mixed_layer_s": "assumed: attention launched outside the graph",
     "uncaptured_layer_s": "assumed: launches partly hidden behind long kernels",
     "unsplit_blocks": "flash-attention issues 176 and 190: FlashAttention 2 does not split the cache for more "

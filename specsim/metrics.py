@@ -4,19 +4,21 @@ TTFT: first token of any kind minus arrival. TPOT: (last - first token) / (outpu
 comparable with and without speculation. ITL per chunk: gap between two deliveries of a request; rounds deliver bursts.
 ITL per token: the same gaps with a zero for every further token of a burst. E2E: last token minus arrival.
 Goodput: requests that met the objective, per second. All over requests that arrived in the measured window.
+Where prefill and decode replicas are apart, batch, KV use, steps and rounds are those of the decode replicas.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
+from itertools import pairwise
 
 import numpy as np
 
 from specsim.config import Slo
-from specsim.records import RequestColumns, RunResult
+from specsim.records import PrefillPool, RequestColumns, RunResult
 
-__all__ = ["RunMetrics", "summarise"]
+__all__ = ["POOL_METRICS", "RunMetrics", "summarise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,30 @@ class RunMetrics:
     """Drafts asked for per step."""
     prefill_share: float
     """Prefill tokens of all tokens computed."""
+    handover_mean_s: float = math.nan
+    """With prefill and decode replicas: prompt computed until the first step on the decode replica begins."""
+    handover_p50_s: float = math.nan
+    handover_p95_s: float = math.nan
+    handover_p99_s: float = math.nan
+    room_mean_s: float = math.nan
+    """The part of it in which the decode replica has no room, or has not looked yet."""
+    link_mean_s: float = math.nan
+    """The part of it in which a link is busy with other caches."""
+    transfer_mean_s: float = math.nan
+    """The part of it in which the cache is sent, latency included."""
+    link_use: float = math.nan
+    """Share of the window in which the link of a prefill replica sends."""
+    prefill_utilisation: float = math.nan
+    """Share of the window in which a prefill replica computes."""
+    decode_utilisation: float = math.nan
+    """Share of the window in which a decode replica computes."""
+    prefill_kv_use: float = math.nan
+    """Used share of KV blocks of prefill replicas, caches that are not read yet included, weighted by step time."""
+    prefill_kv_peak: float = math.nan
+
+
+POOL_METRICS = tuple(f.name for f in fields(RunMetrics) if f.default is not MISSING)
+"""Figures that only a run with prefill and decode replicas has."""
 
 
 def _quantiles(values: np.ndarray) -> tuple[float, float, float, float]:
@@ -98,6 +124,8 @@ def _backlog_growth(rows: RequestColumns, middle_s: float, end_s: float) -> floa
 def summarise(result: RunResult, slo: Slo | None = None) -> RunMetrics:
     """Derive every figure of `RunMetrics`; without an objective every finished request is good."""
     rows, totals, gaps = result.requests, result.totals, result.gaps
+    prompts = totals if result.prefill is None else result.prefill.totals
+    busy_s = totals.busy_s if result.prefill is None else totals.busy_s + prompts.busy_s
     first, last = result.measure_from_s, result.measure_until_s
     window_s = max(last - first, 0.0)
     inside = (rows.arrival_s >= first) & (rows.arrival_s <= last)
@@ -117,11 +145,10 @@ def summarise(result: RunResult, slo: Slo | None = None) -> RunMetrics:
     asked = int(np.count_nonzero(inside))
     refused = int(np.count_nonzero(inside & rows.rejected))
     ttft_q, tpot_q, e2e_q = _quantiles(ttft), _quantiles(tpot), _quantiles(e2e)
-    computed = totals.drafted_tokens + totals.rounds + totals.prefill_tokens
-
-    def per(part: float, whole: float) -> float:
-        return part / whole if whole > 0 else math.nan
-
+    prefill_tokens, preemptions = totals.prefill_tokens, totals.preemptions
+    if result.prefill is not None:
+        prefill_tokens, preemptions = prefill_tokens + prompts.prefill_tokens, preemptions + prompts.preemptions
+    computed = totals.drafted_tokens + totals.rounds + prefill_tokens
     return RunMetrics(
         requests=int(np.count_nonzero(done)),
         rejected=refused,
@@ -144,24 +171,59 @@ def summarise(result: RunResult, slo: Slo | None = None) -> RunMetrics:
         e2e_p95_s=e2e_q[2],
         e2e_p99_s=e2e_q[3],
         queue_mean_s=float((rows.first_scheduled_s[done] - rows.arrival_s[done]).mean()) if done.any() else math.nan,
-        offered_requests_per_s=per(asked, window_s),
-        served_requests_per_s=per(int(np.count_nonzero(completed)), window_s),
+        offered_requests_per_s=_per(asked, window_s),
+        served_requests_per_s=_per(int(np.count_nonzero(completed)), window_s),
         backlog_growth_share=_backlog_growth(rows, (first + last) / 2, last),
-        output_tokens_per_s=per(totals.decode_tokens + first_tokens, window_s),
-        goodput_per_s=per(int(np.count_nonzero(good)), window_s),
-        slo_share=per(int(np.count_nonzero(good)), asked),
-        running_batch=per(totals.batch_time, totals.busy_s),
+        output_tokens_per_s=_per(totals.decode_tokens + first_tokens, window_s),
+        goodput_per_s=_per(int(np.count_nonzero(good)), window_s),
+        slo_share=_per(int(np.count_nonzero(good)), asked),
+        running_batch=_per(totals.batch_time, totals.busy_s),
         peak_batch=totals.peak_batch,
-        kv_use=per(totals.kv_block_time, totals.busy_s * result.num_kv_blocks),
+        kv_use=_per(totals.kv_block_time, totals.busy_s * result.num_kv_blocks),
         kv_peak=totals.peak_kv_blocks / result.num_kv_blocks,
-        utilisation=min(1.0, per(totals.busy_s, window_s * result.num_replicas)) if window_s > 0 else math.nan,
-        preemptions=totals.preemptions,
+        utilisation=_share(busy_s, window_s * result.num_replicas),
+        preemptions=preemptions,
         steps=totals.steps,
         rounds=totals.rounds,
-        mean_acceptance_length=1 + per(totals.accepted_tokens, totals.draft_rounds),
-        tokens_per_round=per(totals.decode_tokens, totals.rounds),
-        draft_acceptance_rate=per(totals.accepted_tokens, totals.drafted_tokens),
-        wasted_draft_share=per(totals.drafted_tokens - totals.accepted_tokens, computed),
-        mean_k=per(sum(k * n for k, n in totals.k_steps.items()), totals.steps),
-        prefill_share=per(totals.prefill_tokens, computed),
+        mean_acceptance_length=1 + _per(totals.accepted_tokens, totals.draft_rounds),
+        tokens_per_round=_per(totals.decode_tokens, totals.rounds),
+        draft_acceptance_rate=_per(totals.accepted_tokens, totals.drafted_tokens),
+        wasted_draft_share=_per(totals.drafted_tokens - totals.accepted_tokens, computed),
+        mean_k=_per(sum(k * n for k, n in totals.k_steps.items()), totals.steps),
+        prefill_share=_per(prefill_tokens, computed),
+        **({} if result.prefill is None else _pools(result, result.prefill, done, window_s)),
     )
+
+
+def _pools(result: RunResult, pool: PrefillPool, done: np.ndarray, window_s: float) -> dict[str, float]:
+    """The figures that only a run with two pools has. An output that was complete with its prompt went nowhere."""
+    columns, totals = pool.handover, pool.totals
+    went = done & np.isfinite(columns.transfer_end_s)
+    handover = _quantiles(columns.decode_start_s[went] - columns.prefill_end_s[went])
+    moments = (columns.prefill_end_s, columns.room_s, columns.transfer_start_s, columns.transfer_end_s)
+    parts = [_quantiles(after[went] - before[went])[0] for before, after in pairwise(moments)]
+    sent_s = columns.link_s[went].sum()
+    return {
+        "handover_mean_s": handover[0],
+        "handover_p50_s": handover[1],
+        "handover_p95_s": handover[2],
+        "handover_p99_s": handover[3],
+        "room_mean_s": parts[0],
+        "link_mean_s": parts[1],
+        "transfer_mean_s": parts[2],
+        "link_use": _share(float(sent_s), window_s * pool.num_replicas),
+        "prefill_utilisation": _share(totals.busy_s, window_s * pool.num_replicas),
+        "decode_utilisation": _share(result.totals.busy_s, window_s * (result.num_replicas - pool.num_replicas)),
+        "prefill_kv_use": _per(totals.kv_block_time, totals.busy_s * result.num_kv_blocks),
+        "prefill_kv_peak": totals.peak_kv_blocks / result.num_kv_blocks,
+    }
+
+
+def _per(part: float, whole: float) -> float:
+    """A quotient; nan where there is nothing to divide by."""
+    return part / whole if whole > 0 else math.nan
+
+
+def _share(part_s: float, whole_s: float) -> float:
+    """At most 1: a step may have begun before the window."""
+    return min(1.0, part_s / whole_s) if whole_s > 0 else math.nan

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from array import array
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-__all__ = ["GapHistogram", "RequestColumns", "RunResult", "RunTotals"]
+__all__ = ["GapHistogram", "HandoverColumns", "PrefillPool", "RequestColumns", "RunResult", "RunTotals"]
 
 
 class GapHistogram:
@@ -83,6 +84,40 @@ class RequestColumns:
 
 
 @dataclass(slots=True)
+class HandoverColumns:
+    """How each request went from its prefill replica to its decode replica, arrays of length n in trace order. nan:
+    it did not."""
+
+    prefill_end_s: np.ndarray
+    """Its prompt was computed."""
+    room_s: np.ndarray
+    """The decode replica had blocks for it, and asked for its cache."""
+    transfer_start_s: np.ndarray
+    """Both links were free."""
+    link_s: np.ndarray
+    """Seconds for which it kept them, without latency."""
+    transfer_end_s: np.ndarray
+    """Its cache was there."""
+    decode_start_s: np.ndarray
+    """Its first step there began."""
+    decode_replica: np.ndarray
+    """-1: none."""
+
+    TIMES = ("prefill_end_s", "room_s", "transfer_start_s", "link_s", "transfer_end_s", "decode_start_s")
+
+    @classmethod
+    def empty(cls, n: int) -> HandoverColumns:
+        """Nothing has happened yet; see `RequestColumns.empty`."""
+        times: dict[str, Any] = {name: array("d", [math.nan]) * n for name in cls.TIMES}
+        return cls(**times, decode_replica=np.full(n, -1, dtype=np.int16))
+
+    def freeze(self) -> None:
+        """Turn the columns that a run writes one by one into arrays."""
+        for name in self.TIMES:
+            setattr(self, name, np.frombuffer(getattr(self, name), dtype=np.float64))
+
+
+@dataclass(slots=True)
 class RunTotals:
     """Sums over the steps of a run, all replicas together."""
 
@@ -114,6 +149,15 @@ class RunTotals:
 
 
 @dataclass(slots=True)
+class PrefillPool:
+    """What prefill replicas did, where prompts are computed apart, and how their caches moved on."""
+
+    totals: RunTotals
+    num_replicas: int
+    handover: HandoverColumns
+
+
+@dataclass(slots=True)
 class RunResult:
     """One simulated run: who, when, and the sums. All statistics are derived (`specsim.metrics`)."""
 
@@ -129,4 +173,7 @@ class RunResult:
     policy: str
     seed: int
     num_replicas: int
+    """All of them."""
     num_kv_blocks: int
+    prefill: PrefillPool | None = None
+    """None: each replica does both. Otherwise `totals` are those of the decode replicas."""

@@ -47,6 +47,8 @@ class Request:
     """Drafts waiting to be verified."""
     is_decoding: bool = False
     """Only the last emitted token (and drafts) are left to compute."""
+    has_cache: bool = False
+    """Its prompt was computed elsewhere and is here, in blocks that it holds, but it does not run yet."""
     padding_tokens: int = 0
     """Tokens in front of its prompt that make it as long as the longest of its batch."""
 

@@ -36,6 +36,8 @@ class Scheduled:
     """Whether a prefilling request reaches its last known token and so samples one."""
     num_placeholder_tokens: int = 0
     """Placeholders computed beside its one token, and rejected."""
+    enters_decoding: bool = False
+    """Whether it enters with one token to compute, as a row of the decode step."""
 
 
 @dataclass(slots=True)
@@ -84,6 +86,12 @@ class Scheduler:
         self.running: list[Request] = []
         self.leaving: list[Request] = []
         """Finished, but still in the batch: they hold their seats and blocks."""
+        self.keeps_finished = False
+        """Whether blocks of a finished request stay until `give_back`, as on a prefill replica."""
+        self.remote: deque[Request] = deque()
+        """Prompts computed elsewhere, waiting for blocks here, in order."""
+        self.pulling: dict[int, Request] = {}
+        """Those that hold blocks, while their cache is on its way."""
         self.ratio = NewTokenRatio()
         self.is_blocked = False
         """Under `admission` estimate: somebody was turned away, and nobody is let in until the batch has shrunk."""
@@ -92,6 +100,59 @@ class Scheduler:
         """Queue a new request behind all others."""
         request.hashes = self.kv.entries(request.hashes)
         self.waiting.append(request)
+
+    def pull(self) -> list[Request]:
+        """Give blocks to prompts computed elsewhere, in order; only while all that wait here are let in and a seat is
+        free. Such a prompt takes no seat yet."""
+        found = []
+        while self.remote and not self.waiting and len(self.running) + len(self.leaving) < self.seats:
+            request = self.remote[0]
+            room = request.prompt_tokens + self.lookahead_tokens
+            if self.discipline.reserve != "step":
+                asked = request.asked_output_tokens
+                room = int(whole_room(request.prompt_tokens, asked, self.limits, self.num_spec_tokens))
+            others = len(self.running) + len(self.leaving) + len(self.pulling)
+            kept = self.discipline.kept_for_decode_tokens * (others + 1) if others else 0
+            if room + kept > self.kv.free_tokens((), 0) and others:
+                break
+            if not self.kv.admit(request.request_id, (), 0, room):
+                break
+            self.pulling[request.request_id] = self.remote.popleft()
+            found.append(request)
+        return found
+
+    def receive(self, request_id: int) -> None:
+        """The cache of a pulled prompt is here: it waits for a seat, before all that have no blocks."""
+        request = self.pulling.pop(request_id)
+        request.has_cache = True
+        self.waiting.insert(self._count_with_cache(), request)
+
+    def join(self) -> list[Request]:
+        """Requests whose cache is here start to decode while there are seats; their first token came with it.
+
+        Not while a prompt is computed again: it stays the last admitted until it is done.
+        """
+        found: list[Request] = []
+        if not all(request.is_decoding for request in self.running):
+            return found
+        while self.waiting and self.waiting[0].has_cache and len(self.running) + len(self.leaving) < self.seats:
+            request = self.waiting.popleft()
+            request.has_cache = False
+            request.move(State.RUNNING)
+            request.num_computed_tokens = request.prompt_tokens
+            request.num_emitted_tokens = 1
+            request.is_decoding = True
+            self.running.append(request)
+            found.append(request)
+        return found
+
+    def give_back(self, request_id: int) -> None:
+        """Release the blocks of a finished request that `keeps_finished` has kept."""
+        self.kv.release(request_id)
+        self.is_blocked = False
+
+    def _count_with_cache(self) -> int:
+        return sum(request.has_cache for request in self.waiting)
 
     def schedule(self) -> StepPlan:
         """Hand out the tokens of one step. Reserves blocks and moves requests; computes nothing."""
@@ -190,21 +251,27 @@ class Scheduler:
         slots = self.limits.draft_slots
         while self.waiting and budget > slots and len(self.running) + len(self.leaving) < self.seats:
             request = self.waiting[0]
-            cached = self.kv.cached_tokens(request.hashes, request.num_tokens - 1)
+            if request.has_cache and self.discipline.hand_over == "token":
+                return  # until it can `join`
+            cached = request.num_tokens - 1
+            if not request.has_cache:
+                cached = self.kv.cached_tokens(request.hashes, cached)
             left = request.num_tokens - cached
-            alone = all(item.request.is_decoding or item.num_placeholder_tokens for item in plan.scheduled)
+            alone = all(item.request.is_decoding or item.enters_decoding for item in plan.scheduled)
             placeholders = self.placeholders if left == 1 and alone else 0
+            enters = alone and (placeholders > 0 or request.has_cache)
             if left == 1 and 1 + placeholders > budget - slots:
                 return
             must_be_whole = not self.discipline.chunked_prefill and not request.num_emitted_tokens
             tokens = chunk_of(left, budget - slots, self.limits, whole=must_be_whole)
-            if not tokens or not self._admit(request, cached, tokens, already):
+            if not tokens or not (request.has_cache or self._admit(request, cached, tokens, already)):
                 return
             self.waiting.popleft()
+            request.has_cache = False
             request.num_computed_tokens = cached
             request.move(State.RUNNING)
             self.running.append(request)
-            self._schedule(plan, request, tokens, 0, placeholders)
+            self._schedule(plan, request, tokens, 0, placeholders, enters_decoding=enters)
             budget -= tokens + placeholders + slots
             if tokens < left:
                 return
@@ -258,13 +325,16 @@ class Scheduler:
             self.running.append(request)
             self._schedule(plan, request, request.prompt_tokens, 0)
 
-    def _schedule(self, plan: StepPlan, request: Request, tokens: int, drafts: int, placeholders: int = 0) -> None:
+    def _schedule(
+        self, plan: StepPlan, request: Request, tokens: int, drafts: int, placeholders: int = 0, *,
+        enters_decoding: bool = False,
+    ) -> None:  # fmt: skip
         context = request.num_computed_tokens
         prefilling = not request.is_decoding
         finishes = prefilling and context + tokens == request.num_tokens
         if prefilling:
             self.kv.publish(request.request_id, request.hashes, context + tokens)
-        plan.scheduled.append(Scheduled(request, tokens, drafts, context, finishes, placeholders))
+        plan.scheduled.append(Scheduled(request, tokens, drafts, context, finishes, placeholders, enters_decoding))
 
     def _preempt(self, request: Request) -> None:
         self.kv.drop_idle()
@@ -276,7 +346,7 @@ class Scheduler:
         request.num_draft_tokens = 0
         self.is_blocked = False
         if self.discipline.requeue == "head":
-            self.waiting.appendleft(request)
+            self.waiting.insert(self._count_with_cache(), request)
         else:
             self.waiting.append(request)
 
@@ -322,8 +392,7 @@ class Scheduler:
         if self.discipline.order == "batch" and not self.running:
             gone, self.leaving = self.leaving, []
         for request in gone:
-            self.kv.release(request.request_id)
-            self.is_blocked = False
+            self.give_back(request.request_id)
         for request in self.leaving:
             request.num_draft_tokens = next_k
 
@@ -332,6 +401,5 @@ class Scheduler:
         self.running.remove(request)
         if self.discipline.extra_step or self.discipline.order == "batch":
             self.leaving.append(request)
-        else:
-            self.kv.release(request.request_id)
-            self.is_blocked = False
+        elif not self.keeps_finished:
+            self.give_back(request.request_id)

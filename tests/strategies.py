@@ -20,6 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from specsim.config import PolicySpec, ReplicaLimits, RouterName
+from specsim.disaggregation import Disaggregation
 from specsim.disciplines import DISCIPLINES, SGLANG, TRTLLM, VLLM, Discipline
 from specsim.engine import simulator
 from specsim.engine.fast_replica import FastReplica
@@ -39,6 +40,7 @@ __all__ = [
     "POLICIES",
     "POLICY_LIST",
     "RULES",
+    "TWO_POOL_RULES",
     "ListedLuck",
     "Step",
     "Watch",
@@ -46,6 +48,7 @@ __all__ = [
     "law",
     "limits_under",
     "pool_of",
+    "pools",
     "queues_of",
     "run",
     "served",
@@ -256,6 +259,26 @@ RULES: tuple[Discipline, ...] = (
     replace(SGLANG, order="mixed", victim="last", first_round_placeholders=True),
 )
 """Every discipline, and some whose rules are mixed, so that each rule occurs in more than one company."""
+
+
+TWO_POOL_RULES: tuple[Discipline, ...] = tuple(
+    replace(rules, kept_for_decode_tokens=min(rules.kept_for_decode_tokens, 3))
+    for rules in RULES
+    if rules.order != "batch" and rules.reserve != "slot"
+)
+"""Those that prefill and decode replicas can follow, with a little room kept, as the worlds are small."""
+
+
+@st.composite
+def pools(draw: st.DrawFn) -> Disaggregation:
+    """One to three replicas of each kind, and a link that costs nothing, little, or more than the prompts."""
+    return Disaggregation(
+        prefill_replicas=draw(st.sampled_from([1, 1, 2, 3])),
+        decode_replicas=draw(st.sampled_from([1, 1, 2, 3])),
+        block_bytes=1e6,
+        link_bytes_per_s=draw(st.sampled_from([1e12, 1e9, 5e7])),
+        link_latency_s=draw(st.sampled_from([0.0, 0.001, 0.1])),
+    )
 
 
 def limits_under(draw: st.DrawFn, rules: Discipline, *, need: int, block: int, lengths: Sequence[int]) -> ReplicaLimits:

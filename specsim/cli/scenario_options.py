@@ -37,6 +37,14 @@ _DEPLOYMENT: tuple[tuple[str, str, Any], ...] = (
     ("gpu", "gpu", click.option("--gpu", metavar="NAME", help="GPU, e.g. h100-sxm; see specsim hardware list.")),
     ("tp", "tp", click.option("--tp", type=int, metavar="N", help="Tensor parallelism: GPUs of a replica.")),
     ("replicas", "replicas", click.option("--replicas", type=int, metavar="N", help="Replicas behind the router.")),
+    ("prefill_replicas", "prefill_replicas", click.option(
+        "--prefill-replicas", type=int, metavar="N", help="Replicas for prompts only, instead of --replicas.")),
+    ("decode_replicas", "decode_replicas", click.option(
+        "--decode-replicas", type=int, metavar="N", help="Replicas that only decode, beside --prefill-replicas.")),
+    ("kv_link_gb_per_s", "kv_link_gb_per_s", click.option(
+        "--kv-link-gb-per-s", type=float, metavar="GB/S", help="Link from prefill to decode, a GPU and direction.")),
+    ("kv_link_latency", "kv_link_latency_s", click.option(
+        "--kv-link-latency", type=float, metavar="SECONDS", help="Before bytes flow over that link; default 0.001.")),
     ("router", "router", click.option(
         "--router", metavar="NAME", help="round_robin, least_outstanding or prefix_affinity.")),
     ("weight_dtype", "weight_dtype", click.option(
@@ -156,12 +164,22 @@ def described(values: dict[str, Any]) -> bool:
 def deployment_from(values: dict[str, Any], base: Deployment | None = None) -> Deployment:
     """The base with the deployment flags over it; the flags are taken out of `values`.
 
+    Replicas of one kind drop those of the other kind that the base has.
+
     Raises:
         ScenarioError: a value out of range.
     """
     from specsim.config import Deployment
 
-    return replace(base or Deployment(), **_given(values, _DEPLOYMENT))
+    start, given = base or Deployment(), _given(values, _DEPLOYMENT)
+    pools = ("prefill_replicas", "decode_replicas")
+    if "replicas" in given and not any(name in given for name in pools):
+        start = replace(
+            start, prefill_replicas=None, decode_replicas=None, kv_link_gb_per_s=None, kv_link_latency_s=None
+        )
+    elif any(name in given for name in pools) and "replicas" not in given:
+        start = replace(start, replicas=1)
+    return replace(start, **given)
 
 
 def speculation_from(values: dict[str, Any], base: Speculation | None = None) -> Speculation:

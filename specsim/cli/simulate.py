@@ -252,7 +252,7 @@ def _stored(
         trace_sha256=trace_sha256,
         trace_slice=None,
         profile_sha256=profile.sha256,
-        limits=[point["limits"], point["replicas"], point["router"]],
+        limits=[point["limits"], point["replicas"], point["router"], point["disaggregation"]],
         policy=asdict(run.policy),
         acceptance=point["acceptance"],
         load=point["concurrency"],

@@ -125,7 +125,7 @@ class EngineCore:
                 rows.cached_tokens[i] = context
                 if self.recorder.measures(now_s):
                     self.recorder.totals.cached_tokens += context
-            if item.num_placeholder_tokens:
+            if item.enters_decoding:
                 self._add_decode(item.request, context, item.num_placeholder_tokens)
                 continue
             tokens = plan.padded_tokens or item.num_tokens

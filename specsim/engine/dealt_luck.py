@@ -21,7 +21,7 @@ class DealtLuck:
 
     def emitted(self, plan: StepPlan, next_k: int) -> dict[int, int]:
         """Request -> tokens that a step emits; call it once for every step that is carried out."""
-        self._stale.difference_update(request.request_id for request in plan.preempted)
+        self.forget(plan)
         self._next_k = next_k
         emitted: dict[int, int] = {}
         for item in plan.scheduled:
@@ -34,6 +34,17 @@ class DealtLuck:
         if self._spoils and next_k == 0:
             self._stale.update(item.request.request_id for item in plan.scheduled)
         return emitted
+
+    def forget(self, plan: StepPlan) -> None:
+        """Whom a step has thrown out is computed again, and the drafter with it."""
+        self._stale.difference_update(request.request_id for request in plan.preempted)
+
+    def joined(self, request: Request, next_k: int) -> int:
+        """Drafts of the first round of a request that came with its cache, where the others have `next_k`. While
+        nothing is drafted it is taken for one of which the drafter misses a part."""
+        if self._spoils and next_k == 0:
+            self._stale.add(request.request_id)
+        return min(next_k, self._workload.drafts(request.request_id, request.num_emitted_tokens))
 
     def drafts(self, request: Request) -> int:
         """Drafts proposed in that step for a request's next round."""

@@ -70,6 +70,7 @@ class FastQueues:
         self._seats = seats(limits, k)
         self._placeholders = placeholders_of(limits, k) if policy.constant else 0
         self._whole = not discipline.chunked_prefill
+        self._token_comes = discipline.hand_over == "token"
         self._slots = limits.draft_slots
         self._grows = discipline.reserve == "step"
         self._checks_prompt = self._grows and discipline.admission == "prompt"
@@ -87,6 +88,8 @@ class FastQueues:
         self._work = StepWork()
         self._hashes: dict[int, list[int]] = {}
         self._waiting: deque[int] = deque()
+        self._arrived: set[int] = set()
+        """The first of the waiting: their prompts were computed elsewhere and are here, in blocks that they hold."""
         self._running: dict[int, None] = {}
         self._leaving: list[int] = []
         """Finished, but still in the batch: they hold their seats and blocks."""
@@ -168,7 +171,12 @@ class FastQueues:
             known = self._known(request)
             cached = 0
             hashes: list[int] = []
-            if kv.prefix is not None:
+            has_cache = request in self._arrived
+            if has_cache:
+                if self._token_comes:
+                    break
+                cached = known - 1
+            elif kv.prefix is not None:
                 known_hashes = self._hashes.get(request)
                 if known_hashes is None:
                     known_hashes = self._hashes[request] = kv.entries(self._trace.hashes(request).tolist())
@@ -182,7 +190,9 @@ class FastQueues:
                 if not tokens:
                     break
             room = cached + tokens + self._lookahead
-            if self._checks_prompt:
+            if has_cache:
+                self._arrived.remove(request)
+            elif self._checks_prompt:
                 if tokens < left and not kv.fits(hashes, cached, known):
                     break
             elif self._expects:
@@ -198,7 +208,7 @@ class FastQueues:
                 room = known + self._lookahead
             elif self._room:
                 room = self._room[request]
-            if not kv.admit(request, hashes, cached, room):
+            if not has_cache and not kv.admit(request, hashes, cached, room):
                 self._is_blocked = True
                 break
             waiting.popleft()
@@ -210,7 +220,7 @@ class FastQueues:
                 self._left_running += own
             if request not in self._preempted:
                 self._note_first(request, cached, now_s)
-            if placeholders:
+            if placeholders or (has_cache and not work.prefill_tokens):
                 self._place(request, cached)
             else:
                 self._prefill(request, cached, tokens)
@@ -307,7 +317,7 @@ class FastQueues:
         self._preempted.add(request)
         self._recorder.rows.preemptions[request] += 1
         if discipline.requeue == "head":
-            self._waiting.appendleft(request)
+            self._waiting.insert(len(self._arrived), request)
         else:
             self._waiting.append(request)
 

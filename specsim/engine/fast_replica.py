@@ -91,7 +91,8 @@ class FastReplica(FastQueues):
             others = len(self._leaving) + self._placed
             work.decode_requests += others
             work.draft_tokens += len(self._leaving) * self._next_k + self._placed * self._placeholders
-            work.draft_requests += (len(self._leaving) if self._next_k else 0) + self._placed
+            work.draft_requests += len(self._leaving) if self._next_k else 0
+            work.draft_requests += self._placed if self._placeholders else 0
             work.kv_tokens += self._leaving_kv + self._placed_kv
             work.windowed_kv_tokens += self._leaving_windowed + self._placed_windowed
         if not self._constant:

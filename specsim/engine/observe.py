@@ -14,8 +14,9 @@ import numpy as np
 
 from specsim.engine.recorder import Recorder
 from specsim.engine.replica import Replica, StepView
+from specsim.records import RequestColumns
 
-__all__ = ["Observer", "observed"]
+__all__ = ["Observer", "Onlookers"]
 
 
 class Observer:
@@ -31,6 +32,12 @@ class Observer:
     def preempted(self, request: int, now_s: float) -> None:
         """It lost its blocks and waits again."""
 
+    def computed(self, request: int, now_s: float) -> None:
+        """Its prompt is done, on a prefill replica. It is then submitted to a decode replica as well."""
+
+    def transferred(self, request: int, began_s: float, now_s: float) -> None:
+        """Its cache, that began to be sent at `began_s`, is on its decode replica."""
+
     def first_token(self, request: int, now_s: float) -> None:
         """Its first token is out."""
 
@@ -44,17 +51,33 @@ class Observer:
         """The step that began is over; `measured`: it counts in the totals. `view` is that of after the step."""
 
 
-def observed(fleet: Sequence[Replica], recorder: Recorder, observers: Sequence[Observer]) -> list[Replica]:
-    """The same replicas, told of to `observers`; the recorder's columns are changed to such as tell when written."""
-    clock = [0.0]
-    rows = recorder.rows
-    for name in ("first_scheduled_s", "first_token_s", "finish_s"):
-        told = [getattr(observer, _MOMENTS[name]) for observer in observers]
-        setattr(rows, name, _TellingTimes(getattr(rows, name), told))
-    counts = rows.preemptions.view(_TellingCounts)
-    counts.clock, counts.told = clock, [observer.preempted for observer in observers]
-    rows.preemptions = counts
-    return [_Observed(index, replica, recorder, observers, clock) for index, replica in enumerate(fleet)]
+class Onlookers:
+    """The observers of a run: they are told by its columns and by its replicas, both made such as tell."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self.observers = observers
+        self._clock = [0.0]
+
+    def tell_of_rows(self, rows: RequestColumns) -> None:
+        """Change the columns of a run, of which nothing has been written yet."""
+        for name in ("first_scheduled_s", "first_token_s", "finish_s"):
+            setattr(rows, name, self.column(getattr(rows, name), _MOMENTS[name]))
+        counts = rows.preemptions.view(_TellingCounts)
+        counts.clock, counts.told = self._clock, [observer.preempted for observer in self.observers]
+        rows.preemptions = counts
+
+    def column(self, times: Any, moment: str) -> Any:
+        """A column of times, for which observers have the method `moment`."""
+        return _TellingTimes(times, [getattr(observer, moment) for observer in self.observers])
+
+    def replicas(
+        self, fleet: Sequence[Any], recorder: Recorder, *, first: int = 0, handed_on: bool = False
+    ) -> list[Any]:
+        """The same replicas, numbered from `first` on; `handed_on`: requests come to them from another pool."""
+        return [
+            _Observed(first + index, replica, recorder, self.observers, self._clock, handed_on)
+            for index, replica in enumerate(fleet)
+        ]
 
 
 _MOMENTS = {"first_scheduled_s": "scheduled", "first_token_s": "first_token", "finish_s": "finished"}
@@ -92,13 +115,20 @@ class _Observed:
     """A replica whose calls are told. See `specsim.engine.replica.Replica`; whatever else it has is passed on."""
 
     def __init__(
-        self, index: int, replica: Replica, recorder: Recorder, observers: Sequence[Observer], clock: list[float]
+        self,
+        index: int,
+        replica: Replica,
+        recorder: Recorder,
+        observers: Sequence[Observer],
+        clock: list[float],
+        handed_on: bool,
     ) -> None:
         self._index = index
         self._replica = replica
         self._recorder = recorder
         self._observers = observers
         self._clock = clock
+        self._handed_on = handed_on
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._replica, name)
@@ -112,7 +142,7 @@ class _Observed:
 
     def submit(self, request: int, now_s: float) -> bool:
         accepted = self._replica.submit(request, now_s)
-        arrival_s = float(self._recorder.rows.arrival_s[request])
+        arrival_s = now_s if self._handed_on else float(self._recorder.rows.arrival_s[request])
         for observer in self._observers:
             observer.submitted(request, self._index, arrival_s, accepted)
         return accepted

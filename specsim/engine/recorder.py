@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specsim.records import GapHistogram, RequestColumns, RunTotals
 
-__all__ = ["Recorder"]
+__all__ = ["FollowingRecorder", "Recorder"]
 
 
 class Recorder:
@@ -55,3 +55,23 @@ class Recorder:
         totals.prefill_tokens += prefilled
         totals.k_steps[next_k] = totals.k_steps.get(next_k, 0) + 1
         self.gaps.zeros += gained - rounds
+
+
+class FollowingRecorder(Recorder):
+    """One whose window is always that of another: of the pool that does not see completions."""
+
+    __slots__ = ("_leader",)
+
+    def __init__(self, rows: RequestColumns, leader: Recorder) -> None:
+        self._leader = leader
+        self.rows = rows
+        self.totals = RunTotals()
+        self.gaps = GapHistogram()
+
+    @property
+    def measure_from_s(self) -> float:  # type: ignore[override]
+        return self._leader.measure_from_s
+
+    @property
+    def measure_until_s(self) -> float:  # type: ignore[override]
+        return self._leader.measure_until_s

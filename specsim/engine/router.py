@@ -1,6 +1,7 @@
 """When the next request comes, and handing it on: open loop by arrival times, closed loop by completions.
 
-There is no clock here: whoever runs the engines calls `deliver` with the time.
+There is no clock here: whoever runs the engines calls `deliver` with the time. With prefill and decode replicas this is
+the router of the prefill replicas; `specsim.engine.handover` takes a request further, and its last token completes it.
 """
 
 from __future__ import annotations
@@ -64,6 +65,11 @@ class _Router:
             self._wake(index)
         return True
 
+    def returned(self, request: int) -> None:
+        """The replica that it was sent to is done with it."""
+        if self._tells and self._chooser is not None:
+            self._chooser.finished(request)
+
 
 class OpenLoop(_Router):
     """Requests come at their arrival times, whatever the state of the fleet."""
@@ -91,8 +97,10 @@ class OpenLoop(_Router):
 
     def finished(self, request: int, now_s: float) -> None:
         """Nothing follows from a completion, but for routers that count them."""
-        if self._tells and self._chooser is not None:
-            self._chooser.finished(request)
+        self.returned(request)
+
+    def completed(self, now_s: float) -> None:
+        """A request has its last token; nothing follows from it."""
 
 
 class ClosedLoop(_Router):
@@ -135,9 +143,12 @@ class ClosedLoop(_Router):
         self.next_s = math.inf
 
     def finished(self, request: int, now_s: float) -> None:
-        """A place is free."""
-        if self._tells and self._chooser is not None:
-            self._chooser.finished(request)
+        """A request is complete on the replica that it was sent to."""
+        self.returned(request)
+        self.completed(now_s)
+
+    def completed(self, now_s: float) -> None:
+        """A request has its last token: a place is free."""
         self._in_flight -= 1
         self.next_s = 0.0
         self._completed += 1

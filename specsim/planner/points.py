@@ -113,6 +113,7 @@ class Worker:
                 policy=batch.policy,
                 arrival_s=(arrivals - arrivals[0]) / scale,
                 replicas=self.question.deployment.replicas,
+                disaggregation=side.disaggregation,
                 router=self.question.deployment.router,
                 warmup_share=self.settings.warmup_share,
             )

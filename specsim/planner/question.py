@@ -12,6 +12,7 @@ import numpy as np
 
 from specsim.acceptance import AcceptanceModel
 from specsim.config import Deployment, PolicySpec, ReplicaLimits, Slo, Speculation
+from specsim.disaggregation import Disaggregation
 from specsim.errors import InvariantError, ScenarioError
 from specsim.latency import StepCost
 from specsim.policies import kind_of
@@ -33,6 +34,8 @@ class Side:
     """What a round with 1, 2, ... levels of drafts verifies; empty: chains."""
     notes: tuple[str, ...] = ()
     """What the memory plan had to change."""
+    disaggregation: Disaggregation | None = None
+    """How prefill and decode replicas hand over, where they are apart."""
 
     @cached_property
     def cost(self) -> StepCost:
@@ -167,6 +170,9 @@ class Question:
             "profiles": [self.off.profile.sha256, self.on.profile.sha256],
             "limits": [asdict(self.off.limits), asdict(self.on.limits)],
             "trees": [asdict(tree) for tree in self.on.trees],
+            "disaggregation": [
+                None if side.disaggregation is None else asdict(side.disaggregation) for side in (self.off, self.on)
+            ],
             "acceptance": acceptance_fingerprint(self.acceptance),
         }
 

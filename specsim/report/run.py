@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
+from specsim.metrics import POOL_METRICS
 from specsim.records import RequestColumns
 from specsim.report.explain import write_explanation
 from specsim.report.files import whole_file
@@ -24,15 +25,25 @@ _LATENCIES = {
     "itl_token": "gap between tokens",
     "e2e": "whole request",
     "queue": "wait for the engine",
+    "handover": "prompt done to decoding",
 }
 """Beginning of a metric's name -> what the table calls it."""
 _FRACTIONS = ("_share", "_rate", "_use", "kv_peak", "utilisation")
+
+
+def replicas_text(deployment: Mapping[str, Any]) -> str:
+    """How many replicas there are, and of which kind."""
+    if deployment["prefill_replicas"]:
+        return f"{deployment['prefill_replicas']} prefill and {deployment['decode_replicas']} decode replica(s)"
+    return f"{deployment['replicas']} replica(s)"
 
 
 def run_text(result: Mapping[str, Any], *, color: bool = False) -> str:
     """Question, latencies in ms, every other metric with its unit, warnings; at most 100 columns."""
     page = Page(color=color)
     metrics = dict(result["metrics"])
+    if not result["deployment"]["prefill_replicas"]:
+        metrics = {name: value for name, value in metrics.items() if name not in POOL_METRICS}
     page.heading(f"Run {result['run_id'] or '(not stored)'}{', reused from the store' if result['reused'] else ''}")
     page.facts(_facts(result))
     if "explain" in result:
@@ -41,7 +52,10 @@ def run_text(result: Mapping[str, Any], *, color: bool = False) -> str:
         page.heading("Timeline")
         page.line(result["timeline"]["text"])
     page.heading("Latency, ms")
-    page.table(["", *_STATISTICS], [_latency_row(name, metrics) for name in _LATENCIES])
+    page.table(
+        ["", *_STATISTICS], [_latency_row(name, metrics) for name in _LATENCIES if f"{name}_mean_s" in metrics or
+                             f"{name}_p50_s" in metrics]
+    )  # fmt: skip
     page.heading("Everything else")
     left = [(name, _value(name, value)) for name, value in metrics.items()]
     half = -(-len(left) // 2)
@@ -65,7 +79,7 @@ def _facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("policy", f"{result['policy']['label']}, seed {result['seed']}, {result['engine']} scheduler"),
         (
             "deployment",
-            f"{names['target']} on {names['gpu']}, tp {deployment['tp']}, {deployment['replicas']} replica(s)",
+            f"{names['target']} on {names['gpu']}, tp {deployment['tp']}, {replicas_text(deployment)}",
         ),
         ("workload", f"{result['trace']['source']}: {load['requests']:,} requests, {arriving}"),
         ("profile", f"{profile['kind']}, step times {plus_minus(profile['relative_error'])}: {profile['name']}"),

@@ -11,7 +11,7 @@ import pytest
 from builders import FixedLuck, make_cost, make_limits, make_pass, make_profile, make_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import POLICY_LIST, RULES, limits_under
+from strategies import POLICY_LIST, RULES, TWO_POOL_RULES, limits_under, pools
 
 from specsim import workload
 from specsim.config import PolicySpec, ReplicaLimits
@@ -37,8 +37,8 @@ POLICIES = st.one_of(
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> dict:
-    """A trace with its luck, limits that bind in one of several ways, a policy and a fleet."""
+def worlds(draw: st.DrawFn, *, two_pools: bool = False) -> dict:
+    """A trace with its luck, limits that bind in one of several ways, a policy and a fleet, or two pools of one."""
     n = draw(st.integers(1, 25))
     gaps = draw(st.lists(st.sampled_from([0.0, 0.001, 0.02, 0.5]), min_size=n, max_size=n))
     prompts = draw(st.lists(st.integers(1, 70), min_size=n, max_size=n))
@@ -51,7 +51,8 @@ def worlds(draw: st.DrawFn) -> dict:
         hashes = [[1000 * draw(st.integers(0, 2)) + b for b in range(-(-p // hash_block))] for p in prompts]
     spec_room = 2 * 6 + 8
     need = max(p + o + spec_room for p, o in zip(prompts, outputs, strict=True)) + 2 * block + 8
-    limits = limits_under(draw, draw(st.sampled_from(RULES)), need=need, block=block, lengths=[110, 120, 4096])
+    rules = draw(st.sampled_from(TWO_POOL_RULES if two_pools else RULES))
+    limits = limits_under(draw, rules, need=need, block=block, lengths=[110, 120, 4096])
     trees = cut(grown_tree((0.6,), nodes=draw(st.integers(6, 20)), topk=3, depth=6)[0]) if draw(st.booleans()) else ()
     if trees and 1 + trees[-1].nodes + limits.draft_slots > limits.max_num_batched_tokens:
         trees = ()
@@ -74,6 +75,7 @@ def worlds(draw: st.DrawFn) -> dict:
         "window": draw(st.sampled_from([0, 20])),
         "at_zero_drafts": draw(st.sampled_from(["synced", "stale"])),
         "replicas": draw(st.sampled_from([1, 1, 2])),
+        "pools": draw(pools()) if two_pools else None,
         "router": draw(st.sampled_from(["round_robin", "least_outstanding", *["prefix_affinity"] * bool(hash_block)])),
         "concurrency": draw(st.sampled_from([None, None, 1, 5])),
         "seed": draw(st.integers(0, 5)),
@@ -89,6 +91,7 @@ def run(world: dict, *, plain: bool) -> RunResult:
         limits=world["limits"],
         policy=world["policy"],
         replicas=world["replicas"],
+        disaggregation=world.get("pools"),
         router=world["router"],
         concurrency=world["concurrency"],
         warmup_share=world["warmup"],
@@ -100,6 +103,11 @@ def assert_same(fast: RunResult, plain: RunResult) -> None:
     for name, column in asdict(plain.requests).items():
         np.testing.assert_array_equal(getattr(fast.requests, name), column, err_msg=name)
     assert asdict(fast.totals) == asdict(plain.totals)
+    assert (fast.prefill is None) == (plain.prefill is None)
+    if fast.prefill is not None and plain.prefill is not None:
+        assert asdict(fast.prefill.totals) == asdict(plain.prefill.totals)
+        for name, column in asdict(plain.prefill.handover).items():
+            np.testing.assert_array_equal(getattr(fast.prefill.handover, name), column, err_msg=name)
     assert fast.gaps.counts == plain.gaps.counts
     assert fast.gaps.zeros == plain.gaps.zeros
     assert fast.end_s == plain.end_s
@@ -108,6 +116,12 @@ def assert_same(fast: RunResult, plain: RunResult) -> None:
 @settings(max_examples=300, deadline=None)
 @given(worlds())
 def test_fast_equals_plain(world: dict) -> None:
+    assert_same(run(world, plain=False), run(world, plain=True))
+
+
+@settings(max_examples=300, deadline=None)
+@given(worlds(two_pools=True))
+def test_fast_equals_plain_in_two_pools(world: dict) -> None:
     assert_same(run(world, plain=False), run(world, plain=True))
 
 
