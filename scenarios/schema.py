@@ -22,13 +22,13 @@ from typing import Any, TypeVar
 
 from scenarios.lookup import one_line
 from specsim.errors import InputError, ScenarioError, nearest
+from specsim.type_checks import type_words
 
 __all__ = ["NO_VALUE", "Key", "describe_type", "field_docs", "keys_of", "read_record", "write_record"]
 
 NO_VALUE = "none"
 """How a file says None where leaving a key out would mean its default."""
 _LARGEST = 2**63 - 1
-_PLURAL = {int: "whole numbers", float: "numbers", str: "texts"}
 _Record = TypeVar("_Record")
 
 
@@ -167,19 +167,7 @@ def _convert_list(value: Any, inner: Sequence[Any]) -> Any:
 
 def describe_type(hint: Any) -> str:
     """What a value of this type is called in messages and in the reference."""
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(describe_type(part) for part in inner if part is not type(None))
-    if origin is typing.Literal:
-        return f"one of {', '.join(inner)}"
-    if origin is tuple:
-        if len(inner) == 2 and inner[1] is Ellipsis:
-            plural = _PLURAL.get(inner[0])
-            return f"a list of {plural}" if plural else f"a list of rows, each {describe_type(inner[0])}"
-        return f"a list of {len(inner)} values"
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return f"a table of {_PLURAL[inner[1]]}"
-    return {int: "a whole number", float: "a finite number", str: "text", bool: "true or false"}[hint]
+    return type_words(hint, sequence="list", mapping="table", none=False)
 
 
 def write_record(record: Any, *, milliseconds: bool = False) -> list[str]:

@@ -24,6 +24,7 @@ from specsim.traces.options import (
     parse_window,
 )
 from specsim.traces.recipe import MOST_ROWS, parse_lengths, parse_pool, spec_from_text
+from specsim.type_checks import check_types
 
 __all__ = ["WorkloadSpec", "load_workload", "read_options"]
 
@@ -91,6 +92,7 @@ class WorkloadSpec:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be read or drawn, before any file is opened."""
+        check_types(self, "workload")
         if self.trace == "":
             raise ScenarioError("workload.trace is empty; give the path of a request log, or isl and osl instead")
         if self.concurrency is not None and not 1 <= self.concurrency <= _MOST_IN_FLIGHT:

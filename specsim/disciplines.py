@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from specsim.type_checks import check_types
+
 __all__ = [
     "DISCIPLINES",
     "LLAMACPP",
@@ -66,6 +68,9 @@ class Discipline:
     when the request joins the decoding ones."""
     kept_for_decode_tokens: int = 0
     """Room that a decode replica keeps for each of its requests when it makes room for another's prompt."""
+
+    def __post_init__(self) -> None:
+        check_types(self, "discipline")
 
 
 VLLM = Discipline()

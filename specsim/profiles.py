@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 from specsim.drafters.base import DraftMode
 from specsim.errors import ProfileError, nearest
+from specsim.type_checks import check_types
 
 __all__ = ["PROFILE_VERSION", "LatencyProfile", "PassCost", "ProfileKind", "ZeroDrafts"]
 
@@ -72,6 +73,7 @@ class PassCost:
     the larger of it and `kv_pair_s` counts."""
 
     def __post_init__(self) -> None:
+        check_types(self, "profile term", ProfileError)
         for f in fields(self):
             value = getattr(self, f.name)
             low = 1.0 if f.name == "knee" else 0.0
@@ -154,6 +156,7 @@ class LatencyProfile:
     """Sentences for the reader: what was extrapolated, what is not modelled."""
 
     def __post_init__(self) -> None:
+        check_types(self, "profile", ProfileError)
         if self.kind not in ("analytic", "measured", "imported", "transferred"):
             raise ProfileError(
                 f"profile {self.name}: kind '{self.kind}' is not analytic, measured, imported or transferred"

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from specsim.errors import CatalogueError
+from specsim.type_checks import check_types
 
 __all__ = ["WEIGHT_BITS", "Gpu", "ModelKind", "ModelShape", "Price"]
 
@@ -96,6 +97,7 @@ class ModelShape:
     notes: str = ""
 
     def __post_init__(self) -> None:
+        check_types(self, "model", CatalogueError)
         positive = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "vocab_size",
                     "max_position_tokens")  # fmt: skip
         for f in fields(self):
@@ -245,6 +247,7 @@ class Price:
     """Why the figure is not to be trusted; empty when nothing speaks against it."""
 
     def __post_init__(self) -> None:
+        check_types(self, "price", CatalogueError)
         if not (math.isfinite(self.usd_per_gpu_h) and self.usd_per_gpu_h > 0):
             raise CatalogueError(f"price of {self.provider}: usd_per_gpu_h must be finite and > 0, got "
                                  f"{self.usd_per_gpu_h!r}")  # fmt: skip
@@ -277,6 +280,7 @@ class Gpu:
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_types(self, "gpu", CatalogueError)
         figures = {"memory_bytes": self.memory_bytes, "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
                    "link_bytes_per_s": self.link_bytes_per_s, "tdp_w": self.tdp_w,
                    **{f"flops_per_s.{k}": v for k, v in self.flops_per_s.items()}}  # fmt: skip

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specsim.errors import ScenarioError
+from specsim.type_checks import check_types
 
 __all__ = ["RANK_EXPONENT", "Tree", "chain_from_tree_length", "cut", "grown_tree", "level_tree", "match_any",
            "verified_tokens"]  # fmt: skip
@@ -38,6 +39,7 @@ class Tree:
     """Nodes on which pass 1, 2, ... of a serial drafter drafts; the first is the sampled token."""
 
     def __post_init__(self) -> None:
+        check_types(self, "tree")
         if not self.levels or self.levels[0] < 1 or min(self.levels) < 0 or _gaps(self.levels):
             raise ScenarioError(f"a tree needs at least one node a level, got levels {list(self.levels)}")
         if len(self.expanded) != len(self.levels) or self.expanded[0] != 1:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("specsim", "scenarios", "db", "calibrate")
 
 LEVELS: dict[str, int] = {
-    **dict.fromkeys(("specsim.errors", "specsim.checks"), 0),
+    **dict.fromkeys(("specsim.errors", "specsim.checks", "specsim.type_checks"), 0),
     **dict.fromkeys(
         (
             "specsim.config", "specsim.disciplines", "specsim.drafters", "specsim.policies", "specsim.profiles",

@@ -11,6 +11,7 @@ import numpy as np
 
 from specsim.acceptance.base import MAX_SPEC_TOKENS, AcceptanceModel, Luck, conditionals_of, request_offsets
 from specsim.errors import ProfileError
+from specsim.type_checks import check_types
 
 __all__ = ["ByTask"]
 
@@ -29,6 +30,7 @@ class ByTask:
     name: str = "by task"
 
     def __post_init__(self) -> None:
+        check_types(self, "acceptance by task", ProfileError)
         if not self.models or len(self.models) != len(self.weights) or min(self.weights) < 0 or not sum(self.weights):
             raise ProfileError(f"acceptance by task needs one non-negative weight a model, got {self.weights!r}")
 

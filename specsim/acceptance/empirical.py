@@ -25,6 +25,7 @@ from specsim.acceptance.base import (
 from specsim.acceptance.measured import Measured
 from specsim.errors import ProfileError
 from specsim.rng import Purpose, stream
+from specsim.type_checks import check_types
 
 __all__ = ["Empirical"]
 
@@ -52,6 +53,7 @@ class Empirical:
     """int8 arrays like `runs`: drafts proposed at each position; None: as many as asked wherever one proposes."""
 
     def __post_init__(self) -> None:
+        check_types(self, "replay", ProfileError)
         if not self.runs or any(len(run) == 0 for run in self.runs):
             raise ProfileError("measured acceptance needs at least one request, each with at least one position")
         if not 1 <= self.max_spec_tokens <= MAX_SPEC_TOKENS:

@@ -24,6 +24,7 @@ from specsim.acceptance.base import MAX_SPEC_TOKENS, Luck, conditionals_of, requ
 from specsim.acceptance.regime_chain import RoundSums, round_sums
 from specsim.errors import ProfileError
 from specsim.rng import Purpose, stream
+from specsim.type_checks import check_types
 
 __all__ = ["Mixture"]
 
@@ -58,6 +59,7 @@ class Mixture:
     name: str = "mixture"
 
     def __post_init__(self) -> None:
+        check_types(self, "mixture", ProfileError)
         regimes, kinds = len(self.accept), len(self.moves)
         if not regimes or not kinds or not all(self.accept):
             raise ProfileError("a mixture needs at least one regime, one draft position and one kind of request")

@@ -22,6 +22,7 @@ from specsim.acceptance.base import MAX_SPEC_TOKENS, Luck, request_offsets, shif
 from specsim.acceptance.spread import sigma_for_spread, thresholds
 from specsim.errors import ProfileError
 from specsim.rng import Purpose, stream
+from specsim.type_checks import check_types
 
 __all__ = ["Constant", "PerPosition"]
 
@@ -49,6 +50,7 @@ class PerPosition:
     """Chance that a proposal has a draft 1 (always 1), 2, ...; the last value is carried on. (1.0,): all asked for."""
 
     def __post_init__(self) -> None:
+        check_types(self, "acceptance", ProfileError)
         if not self.given:
             raise ProfileError("acceptance vector is empty; give at least one probability")
         for a in (*self.given, self.proposal_rate, *self.proposed):

@@ -16,6 +16,7 @@ from typing import Literal
 
 from specsim.errors import ScenarioError
 from specsim.shapes import ModelKind, ModelShape
+from specsim.type_checks import check_types
 
 __all__ = ["DraftMode", "Drafter", "EngineName", "Loads", "Option", "PerDraft", "UsualTree"]
 
@@ -141,6 +142,7 @@ class Drafter:
     """What is special, and what is left out."""
 
     def __post_init__(self) -> None:
+        check_types(self, "drafter")
         place = f"drafter {self.name}"
         if not self.name.isidentifier() or self.name != self.name.lower():
             raise ScenarioError(f"{place}: the name must be lower-case letters, digits and _, as it is a file name too")

@@ -27,6 +27,7 @@ from specsim.rng import Purpose, stream
 from specsim.stats import Estimate, estimate, paired_ratio
 from specsim.traces.model import Trace, TraceMeta
 from specsim.traces.recipe import LengthSpec
+from specsim.type_checks import check_types
 from specsim.workload import Workload
 
 __all__ = ["CrossoverSettings", "Figures", "PairedLoop", "Point", "figures", "requests_needed", "run_point",
@@ -51,10 +52,11 @@ class CrossoverSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_types(self, "crossover")
         if not self.concurrency:
             raise ScenarioError("concurrency is empty; give at least one number of requests in flight, e.g. 1,16,64")
         for c in self.concurrency:
-            if isinstance(c, bool) or not isinstance(c, int) or not 1 <= c <= 65536:
+            if not 1 <= c <= 65536:
                 raise ScenarioError(f"concurrency must be whole numbers in 1..65536, got {c!r}")
         if self.num_spec_tokens < 0:
             raise ScenarioError(f"k must be a whole number >= 0, got {self.num_spec_tokens!r}; off is always compared")

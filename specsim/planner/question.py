@@ -18,6 +18,7 @@ from specsim.latency import StepCost
 from specsim.policies import kind_of
 from specsim.profiles import LatencyProfile
 from specsim.trees import Tree
+from specsim.type_checks import check_types
 
 __all__ = ["PlanSettings", "Question", "Side", "TaskAcceptance", "acceptance_fingerprint"]
 
@@ -62,6 +63,7 @@ class PlanSettings:
     """Processes; 0: one per core. Never changes a result."""
 
     def __post_init__(self) -> None:
+        check_types(self, "plan")
         for name, low, high in (
             ("replications", 2, 1000),
             ("max_requests", 2, 10_000_000),
@@ -70,7 +72,7 @@ class PlanSettings:
             ("jobs", 0, 1024),
         ):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            if not low <= value <= high:
                 raise ScenarioError(f"plan.{name} must be a whole number in {low}..{high}, got {value!r}")
         if not (np.isfinite(self.warmup_share) and 0 <= self.warmup_share <= 0.9):
             raise ScenarioError(f"plan.warmup_share must lie in 0..0.9, got {self.warmup_share!r}")

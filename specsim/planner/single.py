@@ -22,6 +22,7 @@ from specsim.planner.points import plain_numbers
 from specsim.planner.question import Question, Side, acceptance_fingerprint
 from specsim.records import RunResult
 from specsim.traces.model import Trace
+from specsim.type_checks import check_types
 from specsim.workload import Workload
 
 __all__ = ["SCHEMA_VERSION", "SingleRun"]
@@ -48,6 +49,7 @@ class SingleRun:
     """Whether the slow scheduler runs instead of the fast one."""
 
     def __post_init__(self) -> None:
+        check_types(self, "run")
         self.question.check_policy(self.policy)
         if self.concurrency is not None and not 1 <= self.concurrency <= 65536:
             raise ScenarioError(f"concurrency must be a whole number in 1..65536, got {self.concurrency}")

@@ -31,6 +31,7 @@ from specsim.errors import ScenarioError
 from specsim.policies.base import Curves, EngineView, Observed, Policy
 from specsim.policies.kind import PolicyKind
 from specsim.policies.spec import PolicySpec
+from specsim.type_checks import check_types
 
 __all__ = ["KIND", "Budget", "BudgetSettings", "cost_tables"]
 
@@ -55,6 +56,7 @@ class BudgetSettings:
     """Accepted drafts that a request must bring until its own record weighs as much as everybody's."""
 
     def __post_init__(self) -> None:
+        check_types(self, "policy")
         if self.budget_tokens is not None:
             whole("policy.budget_tokens", self.budget_tokens, 0, 2**31 - 1)
         whole("policy.profile_context_tokens", self.profile_context_tokens, 1, 2**31 - 1)

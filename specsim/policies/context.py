@@ -20,6 +20,7 @@ from specsim.policies.base import Policy
 from specsim.policies.kind import PolicyKind
 from specsim.policies.schedule import Schedule, rows_from_text
 from specsim.policies.spec import LARGEST_BATCH, LARGEST_K, PolicySpec, check_table
+from specsim.type_checks import check_types
 
 __all__ = ["KIND", "ByContext", "ContextSettings"]
 
@@ -39,6 +40,7 @@ class ContextSettings:
     tokens, and the batches of each context at 1."""
 
     def __post_init__(self) -> None:
+        check_types(self, "policy")
         if not self.rows or any(len(row) != 4 for row in self.rows):
             raise ScenarioError(f"policy.rows must be rows [context_from, first, last, k], got {self.rows!r}")
         for row in self.rows:

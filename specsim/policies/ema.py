@@ -26,6 +26,7 @@ from specsim.errors import ScenarioError
 from specsim.policies.base import Observed, Policy
 from specsim.policies.kind import PolicyKind
 from specsim.policies.spec import LARGEST_BATCH, LARGEST_K, PolicySpec
+from specsim.type_checks import check_types
 
 __all__ = ["KIND", "Ema", "EmaSettings", "padded_batch"]
 
@@ -66,6 +67,7 @@ class EmaSettings:
     """Cap of k as a multiple of the average, likewise; 0: none."""
 
     def __post_init__(self) -> None:
+        check_types(self, "policy")
         last = 0
         for row in self.candidates:
             if len(row) != 2 or not isinstance(row[1], tuple) or not row[1]:

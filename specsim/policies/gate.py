@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from specsim.checks import number, whole
 from specsim.policies.base import Observed, Policy
 from specsim.policies.kind import PolicyKind
+from specsim.type_checks import check_types
 
 __all__ = ["KIND", "Gate", "GateSettings", "RollingMean"]
 
@@ -59,6 +60,7 @@ class GateSettings:
     """Decode steps without drafts after which drafting is tried again."""
 
     def __post_init__(self) -> None:
+        check_types(self, "policy")
         number("policy.threshold", self.threshold, 0, 1)
         whole("policy.window", self.window, 1, 1_000_000)
         whole("policy.reprobe_steps", self.reprobe_steps, 1, 1_000_000_000)

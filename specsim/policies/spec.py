@@ -11,6 +11,7 @@ from typing import Any
 
 from specsim.checks import whole
 from specsim.errors import ScenarioError
+from specsim.type_checks import check_types
 
 __all__ = ["LARGEST_BATCH", "LARGEST_K", "PolicySpec", "check_table"]
 
@@ -40,6 +41,7 @@ class PolicySpec:
     """Record with the further settings of the kind; None: its defaults, or that it has none."""
 
     def __post_init__(self) -> None:
+        check_types(self, "policy")
         # here, not above: the registry knows every policy, and every policy knows this record
         from specsim.policies.registry import kind_of
 
@@ -53,7 +55,7 @@ class PolicySpec:
             object.__setattr__(self, "settings", kind.settings())
         if self.settings is not None and (kind.settings is None or type(self.settings) is not kind.settings):
             wanted = "none" if kind.settings is None else kind.settings.__name__
-            raise ScenarioError(f"policy {self.kind}: settings are {wanted}, got {self.settings!r}")
+            raise ScenarioError(f"policy.settings of {self.kind} must be {wanted}, got {self.settings!r}")
         kind.check(self)
 
     @property

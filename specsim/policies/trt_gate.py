@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specsim.checks import number, whole
-from specsim.errors import ScenarioError
 from specsim.policies.base import EngineView, Observed, Policy
 from specsim.policies.gate import RollingMean
 from specsim.policies.kind import PolicyKind
 from specsim.policies.spec import LARGEST_K, PolicySpec
+from specsim.type_checks import check_types
 
 __all__ = ["KIND", "TrtGateOverRequests", "TrtGateOverSteps", "TrtGateSettings"]
 
@@ -39,8 +39,7 @@ class TrtGateSettings:
     """What is averaged: iterations (1.3.0rc27 and later) or completed requests (1.2)."""
 
     def __post_init__(self) -> None:
-        if self.over not in ("steps", "requests"):
-            raise ScenarioError(f"policy.over must be steps or requests, got {self.over!r}")
+        check_types(self, "policy")
         number("policy.threshold", self.threshold, 0, 1 if self.over == "steps" else LARGEST_K)
         whole("policy.window", self.window, 1, 1_000_000)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from specsim.errors import TraceError
+from specsim.type_checks import check_types
 
 __all__ = ["Trace", "TraceMeta"]
 
@@ -73,6 +74,7 @@ class Trace:
     task_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_types(self, "trace", TraceError)
         n = len(self.arrival_s)
         for name in ("prompt_tokens", "output_tokens", "session", "task"):
             column = getattr(self, name)

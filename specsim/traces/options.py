@@ -13,6 +13,7 @@ from pathlib import Path
 
 from specsim.checks import read_number
 from specsim.errors import TraceError, nearest
+from specsim.type_checks import Unbounded, check_types
 
 __all__ = [
     "FIELD_NAMES",
@@ -140,6 +141,9 @@ class ArrivalProcess:
     cv: float = 1.0
     """Standard deviation over mean of the gaps; 1 for Poisson, 0 for even."""
 
+    def __post_init__(self) -> None:
+        check_types(self, "arrivals", TraceError)
+
     def __str__(self) -> str:
         tail = f" with CV {self.cv:g}" if self.kind == "gamma" else ""
         return f"{self.kind} at {self.rate_per_s:g}/s{tail}"
@@ -206,7 +210,7 @@ class ReadOptions:
     """Unit of a numeric time column: s, ms, us, ns, m, h or d."""
     strict: bool = False
     """Refuse the first bad row instead of counting it."""
-    window: tuple[float, float] | None = None
+    window: tuple[float, Unbounded] | None = None
     """Seconds from the start of the trace: keep arrivals in [first, stop)."""
     busiest_s: float | None = None
     """Keep the window of this length with most arrivals."""
@@ -234,6 +238,7 @@ class ReadOptions:
     """A longer line is refused instead of being held in memory."""
 
     def __post_init__(self) -> None:
+        check_types(self, "options", TraceError)
         if self.time_unit is not None and self.time_unit not in TIME_UNITS:
             raise TraceError(
                 f"--time-unit {self.time_unit!r} is unknown{nearest(self.time_unit, TIME_UNITS)};"

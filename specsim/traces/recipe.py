@@ -14,6 +14,7 @@ import numpy as np
 from specsim.checks import read_number, read_whole
 from specsim.errors import TraceError
 from specsim.traces.options import MOST_RATE_PER_S, ArrivalProcess, parse_arrivals, parse_duration
+from specsim.type_checks import check_types
 
 __all__ = [
     "MOST_ROWS",
@@ -39,6 +40,9 @@ class LengthSpec:
 
     mean: float
     p95: float | None = None
+
+    def __post_init__(self) -> None:
+        check_types(self, "lengths", TraceError)
 
     def __str__(self) -> str:
         return f"{self.mean:g}" if self.p95 is None else f"lognormal mean {self.mean:g} p95 {self.p95:g}"
@@ -87,6 +91,9 @@ class RateProfile:
     amplitude: float = 0.0
     period_s: float = 86400.0
 
+    def __post_init__(self) -> None:
+        check_types(self, "rate profile", TraceError)
+
     def cumulated(self, until_s: float) -> tuple[np.ndarray, np.ndarray]:
         """(times [m] in s, integral of the relative rate up to them [m]), fine enough to interpolate."""
         if self.amplitude:
@@ -129,6 +136,9 @@ class PrefixPool:
     tokens: int
     share: float = 1.0
 
+    def __post_init__(self) -> None:
+        check_types(self, "prefix pool", TraceError)
+
 
 def parse_pool(text: str) -> PrefixPool:
     """`COUNT:TOKENS` or `COUNT:TOKENS:SHARE`, for example `4:1024:0.8`.
@@ -162,6 +172,7 @@ class SynthSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_types(self, "synthetic trace", TraceError)
         if (self.requests is None) == (self.duration_s is None):
             raise TraceError("a synthetic trace needs either --requests or --duration, not both")
         if self.requests is not None and not 1 <= self.requests <= MOST_ROWS:
