@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from specsim.config import ReplicaLimits
 from specsim.errors import ScenarioError
+from specsim.type_checks import Unbounded, check_types
 
 __all__ = ["Disaggregation"]
 
@@ -23,12 +24,13 @@ class Disaggregation:
     decode_replicas: int
     block_bytes: float
     """Bytes of one KV block on one GPU, all layers, the drafter's included."""
-    link_bytes_per_s: float
+    link_bytes_per_s: Unbounded
     """One direction of the link of one GPU; `math.inf`: no time."""
     link_latency_s: float = 0.0
     """From the wish to read a cache until bytes flow."""
 
     def __post_init__(self) -> None:
+        check_types(self, "disaggregation")
         for name in ("prefill_replicas", "decode_replicas"):
             if getattr(self, name) < 1:
                 raise ScenarioError(f"disaggregation.{name} must be >= 1, got {getattr(self, name)}")

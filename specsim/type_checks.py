@@ -1,7 +1,7 @@
 """Types of a frozen record's fields, held to its own annotations: one rule for everything that Python callers make.
 
-Models: numbers (finite, whole ones of 64 bits; true and false are none), text, choices, tuples, mappings, functions, arrays and other records.
-Leaves out: bounds and combinations, which the record checks itself afterwards. Numbers: none.
+Models: numbers (finite, whole ones of 64 bits; true and false are none), text, choices, tuples, mappings, functions,
+arrays and other records. Leaves out: bounds and combinations, which the record checks itself afterwards. Numbers: none.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from scenarios.workload import WorkloadSpec
 from specsim.acceptance import ByTask, Constant, Empirical, PerPosition
 from specsim.acceptance.mixture import Mixture
 from specsim.config import Deployment, ReplicaLimits, Slo, Speculation
+from specsim.disaggregation import Disaggregation
 from specsim.disciplines import Discipline
 from specsim.drafters import drafter
 from specsim.errors import ScenarioError, SpecsimError
@@ -53,6 +54,7 @@ GOOD = [
     Slo(),
     ReplicaLimits(100),
     Discipline(),
+    Disaggregation(1, 1, 1e6, math.inf),
     PlanSettings(),
     CrossoverSettings((1, 2), LengthSpec(20), LengthSpec(8), 3),
     SingleRun(question=QUESTION, trace=TRACE, policy=parse_policy("static:3")),

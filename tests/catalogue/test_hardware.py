@@ -209,9 +209,9 @@ def test_impossible_figures_are_refused(value: float) -> None:
     Gpu(**good)
     with pytest.raises(CatalogueError, match=r"memory_bytes must be (a )?finite"):
         Gpu(**{**good, "memory_bytes": value})
-    with pytest.raises(CatalogueError, match=r"flops_per_s\.bf16 must be finite"):
+    with pytest.raises(CatalogueError, match="flops_per_s"):
         Gpu(**{**good, "flops_per_s": {"bf16": value}})
-    with pytest.raises(CatalogueError, match="usd_per_gpu_h must be finite"):
+    with pytest.raises(CatalogueError, match=r"usd_per_gpu_h must be (a )?finite"):
         Price(value, "p", "s", "d")
 
 
