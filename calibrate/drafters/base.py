@@ -51,6 +51,9 @@ class Draftee:
     """Whether drafts are wanted, or it only must not be lost sight of."""
     generator: torch.Generator
     """The request's own random draws."""
+    hidden: tuple[torch.Tensor, ...] = ()
+    """What the drafter asked for by `hidden_layers`: [tokens, hidden size] of the target behind its last norm, then
+    behind each of those layers, for the last of the computed tokens, which are those that this step computed."""
 
 
 class Drafter(Protocol):
@@ -59,6 +62,11 @@ class Drafter(Protocol):
     @property
     def name(self) -> str:
         """What it is, for records."""
+        ...
+
+    @property
+    def hidden_layers(self) -> tuple[int, ...] | None:
+        """Layers of the target, from 0, whose output a drafting head reads beside the last; None: it reads nothing."""
         ...
 
     def start(self, target: FlatModel, cache: SlotCache) -> None:

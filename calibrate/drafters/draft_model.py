@@ -20,6 +20,7 @@ class DraftModelDrafter:
     """See `calibrate.drafters.base.Drafter`."""
 
     name = "draft_model"
+    hidden_layers = None
 
     def __init__(self, model: FlatModel, *, syncs_at_zero: bool = False) -> None:
         """`syncs_at_zero`: it keeps its cache up to date in steps after which nothing is drafted (vLLM, SGLang);

@@ -19,6 +19,7 @@ class LayerSkipDrafter:
     """See `calibrate.drafters.base.Drafter`."""
 
     name = "layer_skip"
+    hidden_layers = None
 
     def __init__(self, *, num_layers: int) -> None:
         """`num_layers`: layers of the target after which it exits."""

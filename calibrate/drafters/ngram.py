@@ -43,6 +43,7 @@ class NgramDrafter:
     """See `calibrate.drafters.base.Drafter`."""
 
     name = "ngram"
+    hidden_layers = None
 
     def __init__(self, *, min_tokens: int = 5, max_tokens: int = 5) -> None:
         """

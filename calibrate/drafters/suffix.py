@@ -88,6 +88,7 @@ class SuffixDrafter:
     """See `calibrate.drafters.base.Drafter`. Defaults are vLLM's."""
 
     name = "suffix"
+    hidden_layers = None
 
     def __init__(
         self,

@@ -113,7 +113,9 @@ class ModelRunner:
         jobs = [self._job(item, plan.padded_tokens) for item in plan.scheduled]
         jobs += [self._leaving(request) for request in plan.leaving]
         batch = FlatBatch([t for job in jobs for t in job.token_ids], [job.part for job in jobs])
-        hidden = self.model.forward(batch, self.cache)
+        layers = None if self.drafter is None else self.drafter.hidden_layers
+        states = self.model.forward_keeping(batch, self.cache, layers or ())
+        hidden = states[0]
         sampled = [job for job in jobs if job.rows]
         rows, first = [], 0
         for job in jobs:
@@ -129,7 +131,7 @@ class ModelRunner:
         emitted = self._apply(plan, dict(zip(map(id, sampled), texts, strict=True)), jobs)
         verified = time.perf_counter()
         if self.drafter is not None:
-            self._draft(plan, next_k)
+            self._draft(plan, next_k, jobs, () if layers is None else states)
             self.model.synchronize()
         drafted = time.perf_counter()
         return Outcome(emitted, forwarded - started, verified - forwarded, drafted - verified)
@@ -179,25 +181,21 @@ class ModelRunner:
             emitted[request] = len(text)
         return emitted
 
-    def _draft(self, plan: StepPlan, next_k: int) -> None:
+    def _draft(self, plan: StepPlan, next_k: int, jobs: list[_Job], states: tuple[torch.Tensor, ...]) -> None:
         assert self.drafter is not None
         draftees = []
-        for item in plan.scheduled:
-            request = item.request.request_id
-            sequence = self._sequences[request]
+        row = 0
+        for item, job in zip(plan.scheduled, jobs, strict=False):
+            request, sequence, first = item.request.request_id, job.sequence, row
+            row += job.part.num_tokens
             assert sequence.slot is not None
+            computed = self.cache.committed[sequence.slot]
             emits = item.request.is_decoding or item.finishes_prompt
             ended = len(sequence.tokens) - self._prompt_tokens[request] >= self._outputs[request]
             if not ended:
+                kept = tuple(state[first : first + computed - item.context_tokens] for state in states)
                 draftees.append(
-                    Draftee(
-                        request,
-                        sequence.tokens,
-                        self.cache.committed[sequence.slot],
-                        sequence.slot,
-                        emits,
-                        sequence.generator,
-                    )
+                    Draftee(request, sequence.tokens, computed, sequence.slot, emits, sequence.generator, kept)
                 )
         for draftee, proposal in zip(draftees, self.drafter.propose(draftees, next_k, self.law_of_drafts), strict=True):
             self._sequences[draftee.request].proposal = proposal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -78,6 +79,29 @@ class FlatModel:
         for part in batch.parts:
             cache.extend(part.slot, part.context_tokens, part.num_tokens)
         return self.run(*self.inputs(batch), AttentionPlan(batch, cache, self.device))
+
+    def forward_keeping(self, batch: FlatBatch, cache: SlotCache, layers: Sequence[int]) -> tuple[torch.Tensor, ...]:
+        """`forward`, and what drafting heads read: (hidden states, those that leave each of `layers`).
+
+        Args:
+            layers: numbers of layers, from 0.
+        """
+        modules = _layer_list(self._body)[1]
+        kept: dict[int, torch.Tensor] = {}
+
+        def keep(number: int) -> Callable[..., None]:
+            def hook(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+                kept[number] = (output[0] if isinstance(output, tuple) else output)[0]
+
+            return hook
+
+        hooks = [modules[number].register_forward_hook(keep(number)) for number in layers]
+        try:
+            hidden = self.forward(batch, cache)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return hidden, *(kept[number] for number in layers)
 
     def inputs(self, batch: FlatBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Token ids and positions on the device, int64 [1, tokens] each."""

@@ -87,7 +87,7 @@ def test_plain_text_is_that_of_generate() -> None:
     assert greedy_text(prompt, 12) == text[0, 20:].tolist()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     drafter=st.sampled_from([*DRAFTERS]),
     policy=st.sampled_from(POLICIES),
