@@ -65,7 +65,7 @@ class FlatModel:
 
     @property
     def attention_backend(self) -> str:
-        return attention.backend_name(self.device)
+        return attention.backend_name(self.device, self.dtype)
 
     @property
     def parameters_bytes(self) -> int:
@@ -78,7 +78,7 @@ class FlatModel:
         """Hidden states [tokens, hidden size] of a batch; its keys and values are then written, not committed."""
         for part in batch.parts:
             cache.extend(part.slot, part.context_tokens, part.num_tokens)
-        return self.run(*self.inputs(batch), AttentionPlan(batch, cache, self.device))
+        return self.run(*self.inputs(batch), AttentionPlan(batch, cache, self.device, self.dtype))
 
     def forward_keeping(self, batch: FlatBatch, cache: SlotCache, layers: Sequence[int]) -> tuple[torch.Tensor, ...]:
         """`forward`, and what drafting heads read: (hidden states, those that leave each of `layers`).

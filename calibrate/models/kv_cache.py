@@ -11,17 +11,22 @@ import torch
 
 from specsim.errors import InvariantError, ScenarioError
 
-__all__ = ["SlotCache"]
+__all__ = ["PAGE_TOKENS", "SlotCache"]
+
+PAGE_TOKENS = 256
+"""Slots are whole pages, so that kernels for paged caches can read them; the smallest page that all of them take."""
 
 
 class SlotCache:
-    """Keys and values by layer and slot: tensors [slots, max_tokens, kv heads, head dim], made at the first write."""
+    """Keys and values by layer and slot: tensors [slots, stride, kv heads, head dim], made at the first write."""
 
     def __init__(self, num_slots: int, max_tokens: int) -> None:
         if num_slots < 1 or max_tokens < 1:
             raise ScenarioError(f"a KV cache needs slots and tokens >= 1, got {num_slots} and {max_tokens}")
         self.num_slots = num_slots
         self.max_tokens = max_tokens
+        self.stride = -(-max_tokens // PAGE_TOKENS) * PAGE_TOKENS
+        """Tokens from one slot to the next."""
         self.committed = [0] * num_slots
         """Tokens of each slot that are settled."""
         self.written = [0] * num_slots
@@ -84,7 +89,7 @@ class SlotCache:
         self.written[slot] = context_tokens + num_tokens
 
     def layer(self, index: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of one layer, [slots, max_tokens, kv heads, head dim] each.
+        """Keys and values of one layer, [slots, stride, kv heads, head dim] each.
 
         Args:
             keys, values: [tokens, kv heads, head dim] of the pass; they say what the layer's tensors look like.
@@ -93,8 +98,8 @@ class SlotCache:
         if found is None:
             # zeros, so that memory is there before anything is timed
             found = self._layers[index] = (
-                keys.new_zeros((self.num_slots, self.max_tokens, *keys.shape[1:])),
-                values.new_zeros((self.num_slots, self.max_tokens, *values.shape[1:])),
+                keys.new_zeros((self.num_slots, self.stride, *keys.shape[1:])),
+                values.new_zeros((self.num_slots, self.stride, *values.shape[1:])),
             )
         return found
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="the calibrate extra is not installed")
 pytest.importorskip("transformers", reason="the calibrate extra is not installed")
 
+import torch.nn.functional as F  # noqa: E402
 from tiny import ARCHITECTURES, VOCAB, causal_lm, flat, reference_logits  # noqa: E402
 
-from calibrate.models import FlatBatch, FlatModel, Part, SlotCache  # noqa: E402
+from calibrate.models import FlatBatch, FlatModel, Part, SlotCache, attention_paged  # noqa: E402
+from calibrate.models.attention_loop import Loop  # noqa: E402
 from specsim.errors import InvariantError, ScenarioError  # noqa: E402
 
 CHUNKS = [[20, 1, 4, 1, 1, 5], [1, 1, 3, 3, 3, 1], [17, 2, 2, 2, 9], [20, 1, 4, 1]]
@@ -46,10 +50,52 @@ def test_ragged_passes_equal_each_sequence_alone(model_type: str, slots: list[in
 
 
 def test_neighbours_that_are_alike_are_one_call() -> None:
-    from calibrate.models.attention import _calls
+    runs = Loop([Part(0, 5, 2), Part(1, 5, 2), Part(2, 5, 1), Part(4, 5, 1), Part(5, 5, 1)]).runs
+    assert [(run.row, run.width, run.count) for run in runs] == [(0, 2, 2), (4, 1, 3)]
+    assert [[(c.index, c.slot, c.count) for c in run.calls] for run in runs] == [[(0, 0, 2)], [(0, 2, 1), (1, 4, 2)]]
 
-    calls = _calls([Part(0, 5, 2), Part(1, 5, 2), Part(2, 5, 1), Part(4, 5, 1), Part(5, 5, 1)])
-    assert [(c.row, c.slot, c.count) for c in calls] == [(0, 0, 2), (4, 2, 1), (5, 4, 2)]
+
+def varlen_attn(q, keys, values, cu_q, cu_k, max_q, max_k, *, scale, window_size, enable_gqa, seqused_k, block_table):  # type: ignore[no-untyped-def]
+    """What torch documents of its kernel, written out: pages by block table, queries aligned with the last keys."""
+    assert cu_k is None
+    assert int(cu_q.diff().max()) == max_q
+    assert int(seqused_k.max()) == max_k
+    assert enable_gqa == (q.shape[1] != keys.shape[2])
+    out = []
+    for n, (first, end) in enumerate(zip(cu_q[:-1].tolist(), cu_q[1:].tolist(), strict=True)):
+        held = int(seqused_k[n])
+        k, v = (pool[block_table[n].long()].flatten(0, 1)[:held].transpose(0, 1) for pool in (keys, values))
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[0], 0) for x in (k, v))
+        place = torch.arange(held - (end - first), held)[:, None]
+        key = torch.arange(held)[None, :]
+        seen = (key <= place) & ((window_size[0] < 0) | (key >= place - window_size[0]))
+        out.append(F.scaled_dot_product_attention(q[first:end].transpose(0, 1), k, v, attn_mask=seen, scale=scale))
+    return torch.cat([piece.transpose(0, 1) for piece in out])
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen3"])
+def test_slots_read_as_pages_give_the_same(model_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is handed to a GPU's kernel, run through a kernel that does what is documented."""
+    calls = mock.Mock(side_effect=varlen_attn)
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", calls)
+    model, texts = flat(model_type), sequences()
+    ids = [t for text in texts for t in text[:12]]
+    found = []
+    for paged in (False, True):
+        monkeypatch.setattr(attention_paged, "works", lambda device, dtype, paged=paged: paged)
+        slots = SlotCache(5, 300)
+        model.forward(FlatBatch([t for text in texts for t in text[:9]], [Part(n, 0, 9) for n in range(4)]), slots)
+        for n in range(4):
+            slots.commit(n, 7 + n % 2)
+        parts = [Part(3, 8, 4), Part(0, 7, 5), Part(2, 7, 1)]
+        found.append(model.forward(FlatBatch(ids[:10], parts), slots))
+    assert calls.call_count == 2 * model.num_layers
+    torch.testing.assert_close(found[0], found[1], **CLOSE)
+
+
+def test_a_device_without_the_kernel_goes_slot_by_slot() -> None:
+    assert not attention_paged.works(torch.device("cpu"), torch.bfloat16)
+    assert flat().attention_backend.endswith("scaled_dot_product_attention by slot on cpu")
 
 
 def test_rejected_tokens_leave_nothing_behind() -> None:
