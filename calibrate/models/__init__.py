@@ -3,6 +3,6 @@
 from calibrate.models.flat_batch import FlatBatch, Part
 from calibrate.models.flat_model import FlatModel
 from calibrate.models.kv_cache import SlotCache
-from calibrate.models.load import load_model
+from calibrate.models.load import default_dtype, load_model, load_tokenizer
 
-__all__ = ["FlatBatch", "FlatModel", "Part", "SlotCache", "load_model"]
+__all__ = ["FlatBatch", "FlatModel", "Part", "SlotCache", "default_dtype", "load_model", "load_tokenizer"]

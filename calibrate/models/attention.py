@@ -25,7 +25,7 @@ NAME = "specsim_slots"
 class AttentionPlan:
     """Where a batch's keys go and which calls are made, worked out once a pass and used by every layer."""
 
-    def __init__(self, batch: FlatBatch, cache: SlotCache, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, batch: FlatBatch, cache: SlotCache, device: torch.device) -> None:
         self.cache = cache
         places = [
             part.slot * cache.stride + part.context_tokens + n for part in batch.parts for n in range(part.num_tokens)
@@ -33,8 +33,7 @@ class AttentionPlan:
         self.places = torch.tensor(places, device=device)
         """int64 [tokens]: row of each token in the cache, slots one after another."""
         self.loop = attention_loop.Loop(batch.parts)
-        self.pages = attention_paged.Pages(batch.parts, cache, device) if attention_paged.works(device, dtype) else None
-        """None where the device has no kernel for it."""
+        self.pages = attention_paged.Pages(batch.parts, cache, device)
 
 
 def backend_name(device: torch.device, dtype: torch.dtype) -> str:
@@ -71,7 +70,7 @@ def _attend(
     values.flatten(0, 1).index_copy_(0, flat_plan.places, new_values)
     flat, window = query[0].transpose(0, 1), sliding_window or 0
     explicit = softcap is not None or s_aux is not None
-    if flat_plan.pages is not None and not explicit and keys.shape == values.shape:
+    if not explicit and keys.shape == values.shape and attention_paged.works(flat.device, flat.dtype):
         return attention_paged.attend(flat_plan.pages, flat, keys, values, scaling, window)[None], None
     special = attention_loop.Special(softcap, s_aux) if explicit else None
     return flat_plan.loop.attend(flat, keys, values, scaling, window, special)[None], None

@@ -6,7 +6,7 @@ It is used where it exists and agrees with the slot-by-slot way on a small rando
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, cached_property
 
 import torch
 
@@ -18,22 +18,32 @@ __all__ = ["Pages", "attend", "works"]
 
 
 class Pages:
-    """The batch as the kernel wants it, worked out once a pass."""
+    """The batch as the kernel wants it, worked out once a pass when it is first asked for."""
 
     def __init__(self, parts: Sequence[Part], slots: SlotCache, device: torch.device) -> None:
-        widths = [part.num_tokens for part in parts]
-        held = [part.context_tokens + part.num_tokens for part in parts]
-        first = torch.tensor([0, *widths], dtype=torch.int32, device=device)
-        self.cu_seq_q = first.cumsum(0, dtype=torch.int32)
+        self._parts = parts
+        self._pages = slots.stride // PAGE_TOKENS
+        self._device = device
+        self.max_q = max(part.num_tokens for part in parts)
+        self.max_k = max(part.context_tokens + part.num_tokens for part in parts)
+
+    @cached_property
+    def cu_seq_q(self) -> torch.Tensor:
         """int32 [parts + 1]: first row of each part."""
-        self.seqused_k = torch.tensor(held, dtype=torch.int32, device=device)
+        widths = [0, *(part.num_tokens for part in self._parts)]
+        return torch.tensor(widths, dtype=torch.int32, device=self._device).cumsum(0, dtype=torch.int32)
+
+    @cached_property
+    def seqused_k(self) -> torch.Tensor:
         """int32 [parts]: tokens in each slot, this batch's included."""
-        pages = slots.stride // PAGE_TOKENS
-        slot = torch.tensor([part.slot for part in parts], dtype=torch.int32, device=device)
-        self.block_table = slot[:, None] * pages + torch.arange(pages, dtype=torch.int32, device=device)
+        held = [part.context_tokens + part.num_tokens for part in self._parts]
+        return torch.tensor(held, dtype=torch.int32, device=self._device)
+
+    @cached_property
+    def block_table(self) -> torch.Tensor:
         """int32 [parts, pages of a slot]: every slot's pages lie one after another."""
-        self.max_q = max(widths)
-        self.max_k = max(held)
+        slot = torch.tensor([part.slot for part in self._parts], dtype=torch.int32, device=self._device)
+        return slot[:, None] * self._pages + torch.arange(self._pages, dtype=torch.int32, device=self._device)
 
 
 def attend(

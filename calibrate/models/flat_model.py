@@ -78,7 +78,7 @@ class FlatModel:
         """Hidden states [tokens, hidden size] of a batch; its keys and values are then written, not committed."""
         for part in batch.parts:
             cache.extend(part.slot, part.context_tokens, part.num_tokens)
-        return self.run(*self.inputs(batch), AttentionPlan(batch, cache, self.device, self.dtype))
+        return self.run(*self.inputs(batch), AttentionPlan(batch, cache, self.device))
 
     def forward_keeping(self, batch: FlatBatch, cache: SlotCache, layers: Sequence[int]) -> tuple[torch.Tensor, ...]:
         """`forward`, and what drafting heads read: (hidden states, those that leave each of `layers`).

@@ -19,7 +19,7 @@ from calibrate.models.gguf_file import converted
 from calibrate.models.shard import shard
 from specsim.errors import ScenarioError
 
-__all__ = ["load_model", "load_tokenizer"]
+__all__ = ["default_dtype", "load_model", "load_tokenizer"]
 
 Source = str | Path | Mapping[str, Any] | transformers.PretrainedConfig
 
@@ -69,6 +69,14 @@ def load_model(
         directory, config=config, dtype=dtype, local_files_only=True
     )
     return FlatModel(causal_lm.to(device), name=name, source=str(source))
+
+
+def default_dtype(device: str | torch.device) -> torch.dtype:
+    """The dtype in which a device is quickest: 16 bits, but 32 on CPUs without instructions for bfloat16."""
+    if torch.device(device).type != "cpu":
+        return torch.bfloat16
+    has_bf16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if has_bf16 else torch.float32
 
 
 def load_tokenizer(source: str | Path) -> Any:
