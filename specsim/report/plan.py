@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from specsim.report.config import to_know
 from specsim.report.plan_facts import (
     PAYS,
     batch_text,
@@ -263,8 +264,8 @@ def _config(page: Page, result: Mapping[str, Any]) -> None:
         else:
             page.verbatim(other["command"])
             _files(page, other)
-    for warning in config["warnings"]:
-        page.line(f"- {warning}")
+    for said in to_know(config):
+        page.line(f"- {said}")
 
 
 def _files(page: Page, config: Mapping[str, Any]) -> None:

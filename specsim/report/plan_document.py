@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specsim.report.config import to_know
 from specsim.report.document import (
     Block,
     Code,
@@ -135,7 +136,7 @@ def _config(result: _Result, tables: _Tables) -> Section:
             blocks.append(Code(f"--speculative-config '{text}'"))
         else:
             blocks += _snippets(other)
-    blocks.append(Items(tuple(config["warnings"])))
+    blocks.append(Items(tuple(to_know(config))))
     engine = f"{config['engine']} {config['engine_version']}".strip()
     return Section(f"Flags for {engine} ({config['policy']})", tuple(blocks))
 

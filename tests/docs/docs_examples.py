@@ -6,12 +6,14 @@ within a process, since several pages may show the same run.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shlex
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -30,8 +32,10 @@ SEEDS = 3
 
 
 @cache
-def output(command: str) -> str:
+def output(command: str, after: str = "") -> str:
     """What `specsim ...` writes to stdout when run in the root of the project, 100 columns wide.
+
+    `after` is a command that fills a database of its own first, which this one then reads.
 
     Raises:
         RuntimeError: when it fails, with what it wrote to stderr.
@@ -41,6 +45,8 @@ def output(command: str) -> str:
         raise RuntimeError(f"an example must be a specsim command, got {command!r}")
     environment = {key: value for key, value in os.environ.items() if key not in ("SPECSIM_DB", "FORCE_COLOR")}
     environment |= {"COLUMNS": str(WIDTH), "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
+    if after:
+        environment["SPECSIM_DB"] = _database(after)
     done = subprocess.run(
         [sys.executable, "-m", "specsim", *arguments],
         capture_output=True, text=True, encoding="utf-8", cwd=ROOT, env=environment, check=False,
@@ -50,17 +56,28 @@ def output(command: str) -> str:
     return done.stdout
 
 
-def example(command: str, *, until: str = "", only: tuple[str, ...] = ()) -> str:
+@cache
+def _database(command: str) -> str:
+    """A database that holds what the command has stored, until the process ends."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    where = str(Path(folder.name) / "specsim.db")
+    output(f"{command} --db {shlex.quote(where)}")
+    return where
+
+
+def example(command: str, *, after: str = "", until: str = "", only: tuple[str, ...] = ()) -> str:
     """A fenced block with the command and its output.
 
     Args:
+        after: a command that stores a plan which this one reads; it is not shown.
         until: stop before the first line that begins so.
         only: show just the sections whose heading begins so; what is left out is marked `[...]`.
 
     Raises:
         RuntimeError: when the command fails, or `until` or one of `only` is not in the output.
     """
-    lines = [line.rstrip() for line in output(command).strip("\n").splitlines()]
+    lines = [line.rstrip() for line in output(command, after).strip("\n").splitlines()]
     if until:
         stop = next((i for i, line in enumerate(lines) if line.startswith(until)), None)
         if stop is None:

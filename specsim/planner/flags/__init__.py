@@ -17,19 +17,24 @@ from specsim.planner.question import Question
 
 __all__ = ["ENGINES", "engine_config"]
 
-ENGINES: Mapping[str, Callable[[Question, PolicySpec], Flags]] = MappingProxyType(
+ENGINES: Mapping[str, Callable[[Question, PolicySpec, str | None], Flags]] = MappingProxyType(
     {"vllm": vllm.flags, "sglang": sglang.flags, "trtllm": trtllm.flags, "llamacpp": llamacpp.flags}
 )
 """Engine -> what writes its flags."""
 
 
 def engine_config(
-    question: Question, policy: PolicySpec, *, alternatives: Sequence[PolicySpec] = (), engine: str | None = None
+    question: Question,
+    policy: PolicySpec,
+    *,
+    alternatives: Sequence[PolicySpec] = (),
+    engine: str | None = None,
+    version: str | None = None,
 ) -> dict[str, Any]:
     """Command line, speculative config and files that make an engine follow `policy`, with warnings.
 
     `alternatives` are policies that would do as well; each adds its own speculative config and command. `engine` None:
-    that of the deployment.
+    that of the deployment; `version` None: that of the deployment, or the one that was read.
 
     Raises:
         ScenarioError: for an engine whose flags are not known.
@@ -39,7 +44,7 @@ def engine_config(
         return _nothing(question, policy)
     if name not in ENGINES:
         raise ScenarioError(f"no flags are known for engine '{name}'; there are some for {', '.join(ENGINES)}")
-    found = ENGINES[name](question, policy)
+    found = ENGINES[name](question, policy, version)
     return {
         "engine": name,
         "engine_version": found.version,
@@ -47,6 +52,8 @@ def engine_config(
         "command": found.command,
         "speculative_config": found.speculative,
         "files": dict(found.files),
+        "graphs": found.graphs,
+        "admission": found.admission,
         "warnings": list(found.warnings),
         "alternatives": [
             {
@@ -55,7 +62,7 @@ def engine_config(
                 "speculative_config": flags.speculative,
                 "files": dict(flags.files),
             }
-            for other, flags in ((other, ENGINES[name](question, other)) for other in alternatives)
+            for other, flags in ((other, ENGINES[name](question, other, version)) for other in alternatives)
         ],
     }
 
@@ -69,6 +76,8 @@ def _nothing(question: Question, policy: PolicySpec) -> dict[str, Any]:
         "command": "",
         "speculative_config": None,
         "files": {},
+        "graphs": "",
+        "admission": "",
         "warnings": ["Static batching is a baseline to compare with: no engine is meant, so there are no flags."],
         "alternatives": [],
     }

@@ -5,6 +5,8 @@ Facts: none of its own; drafters (`specsim.drafters`) and policies say which eng
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,11 +14,16 @@ from typing import Any
 
 from specsim.config import PolicySpec
 from specsim.drafters import EngineName
+from specsim.planner.flags.versions import version_of
 from specsim.planner.question import Question
 from specsim.policies.registry import kind_of
 from specsim.serving import ENGINES
 
 __all__ = ["Flags", "Writer", "batch_table", "yaml_text"]
+
+_PLAIN = re.compile(r"[A-Za-z][\w./-]*\Z", re.ASCII)
+_NO_TEXT = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
+"""Words that YAML does not read as text."""
 
 TITLES = {name: engine.title for name, engine in ENGINES.items()}
 """Names for sentences."""
@@ -33,28 +40,61 @@ class Flags:
     warnings: tuple[str, ...]
     files: Mapping[str, str] = field(default_factory=dict)
     """Name of a file that the command reads -> its text."""
+    graphs: str = ""
+    """What captured graphs cover, as a sentence; empty where there are none."""
+    admission: str = ""
+    """How much the engine lets in at once, as a sentence."""
 
 
 class Writer:
     """Collects the words of a command and its warnings; knows what the engine offers of question and policy."""
 
-    def __init__(self, engine: str, checked: str, question: Question, policy: PolicySpec) -> None:
+    def __init__(
+        self, engine: str, checked: str, question: Question, policy: PolicySpec, version: str | None = None
+    ) -> None:
         self.engine, self.title = engine, TITLES[engine]
         self.question, self.policy = question, policy
         self.deployment, self.limits = question.deployment, question.side(policy).limits
         self.words: list[str] = []
         self.warnings: list[str] = []
         self.files: dict[str, str] = {}
-        own = self.deployment.engine == engine
-        self.version = self.deployment.version if own else checked
-        if not self.version.startswith(checked.rpartition(".")[0] or checked):
-            self.warn(f"These flags were checked for {self.title} {checked}; {self.version} may name or default some "
-                      f"differently.")  # fmt: skip
+        self.graphs, self.admission = "", ""
+        self.is_own = self.deployment.engine == engine
+        """Whether the plan is about this engine."""
+        self.version = version or (self.deployment.version if self.is_own else checked)
+        self._version, self._checked = version_of(self.version), version_of(checked)
+        self._compare(checked)
         if "target_repo" not in question.names:
             self.warn(f"'{self.deployment.target}' is your name: put the repository or path of the checkpoint there.")
         if self.deployment.weight_dtype in ("int8", "int4", "mxfp4", "nvfp4"):
             self.warn(f"Weights in {self.deployment.weight_dtype} need a checkpoint that is stored so: name it in the "
                       f"command.")  # fmt: skip
+
+    def _compare(self, checked: str) -> None:
+        """Say what is not known of the version, and where it is not that of the plan."""
+        known = f"These flags were checked for {self.title} {checked}"
+        if self._version is None or self._checked is None:
+            if self.version != checked:
+                self.warn(f"{known}; what '{self.version}' names or defaults differently is not known.")
+        elif self._version.numbers[:2] > self._checked.numbers[:2]:
+            self.warn(f"{known}; {self.version} is newer than anything specsim knows of it, so names or defaults may "
+                      f"have changed: look at --help.")  # fmt: skip
+        elif self._version.numbers[:2] < self._checked.numbers[:2]:
+            self.warn(f"{known}; {self.version} is older and may name or default some differently.")
+        if not self.is_own:
+            plan = TITLES[self.deployment.engine]
+            self.warn(f"The plan was simulated under {plan}, and {self.title} schedules differently: specsim plan "
+                      f"--engine {self.engine} plans for it.")  # fmt: skip
+        elif self.version != self.deployment.version:
+            self.warn(f"The plan was simulated for {self.title} {self.deployment.version}.")
+        if self.deployment.replicas > 1:
+            self.warn(f"The plan has {self.deployment.replicas} replicas behind a router ({self.deployment.router}): "
+                      f"start as many of these servers.")  # fmt: skip
+
+    def is_before(self, version: str) -> bool:
+        """Whether the engine is older than that; one without an order counts as the version that was read."""
+        bound, mine = version_of(version), self._version or self._checked
+        return bound is not None and mine is not None and mine < bound
 
     @property
     def target(self) -> str:
@@ -118,7 +158,8 @@ class Writer:
             self.warn(f"{self.title} cannot be told to follow '{self.policy.label}'; {instead}.")
 
     def done(self, speculative: dict[str, Any] | None) -> Flags:
-        return Flags(self.version, shlex.join(self.words), speculative, tuple(self.warnings), self.files)
+        command = shlex.join(self.words)
+        return Flags(self.version, command, speculative, tuple(self.warnings), self.files, self.graphs, self.admission)
 
 
 def batch_table(policy: PolicySpec, max_num_seqs: int) -> list[tuple[int, int, int]] | None:
@@ -139,6 +180,14 @@ def yaml_text(values: Mapping[str, Any], indent: int = 0) -> str:
         if isinstance(value, Mapping):
             lines += [f"{'  ' * indent}{key}:\n{yaml_text(value, indent + 1)}"]
         else:
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            lines.append(f"{'  ' * indent}{key}: {text}\n")
+            lines.append(f"{'  ' * indent}{key}: {_scalar(value)}\n")
     return "".join(lines)
+
+
+def _scalar(value: Any) -> str:
+    """A number, word or boolean as YAML; a text that would be read as something else in quotes, as JSON writes them."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str) and (not _PLAIN.match(value) or value.lower() in _NO_TEXT):
+        return json.dumps(value)
+    return str(value)

@@ -1,7 +1,9 @@
 """Flags of the llama.cpp server.
 
 Facts: documentation and merged changes of mid-2026. Slots bound the requests at once; drafting stops early below
-`--spec-draft-p-min`; there is no rule by batch size, and older flags were removed.
+`--spec-draft-p-min`; there is no rule by batch size. `--draft-max`, `--draft-min` and `--draft-p-min` were renamed in
+April and removed by May 2026; before that a drafter was given by `--model-draft` alone, and each slot drafted by itself
+(PR 22838).
 """
 
 from __future__ import annotations
@@ -9,21 +11,28 @@ from __future__ import annotations
 from typing import Any
 
 from specsim.config import PolicySpec
+from specsim.drafters import EngineName
 from specsim.planner.flags.base import Flags, Writer
 from specsim.planner.question import Question
 
 __all__ = ["flags"]
 
 _CHECKED = "2026.6"
+_RENAMED = "2026.5"
 _CACHES = {"bf16": "bf16", "fp16": "f16", "fp8": "q8_0", "int8": "q8_0"}
 
 
-def flags(question: Question, policy: PolicySpec) -> Flags:
-    """Command line that makes the llama.cpp server follow `policy`."""
-    w = Writer("llamacpp", _CHECKED, question, policy)
+def flags(question: Question, policy: PolicySpec, version: str | None = None) -> Flags:
+    """Command line that makes the llama.cpp server follow `policy`; version None: that of the deployment."""
+    w = Writer("llamacpp", _CHECKED, question, policy, version)
     deployment, limits = w.deployment, w.limits
-    w.add("llama-server", "-m", w.target, "-np", limits.max_num_seqs)
-    w.add("-c", limits.max_model_len * limits.max_num_seqs, "-b", limits.max_num_batched_tokens)
+    slots = _slots(w)
+    w.add("llama-server", "-m", w.target, "-np", slots)
+    w.add("-c", limits.max_model_len * slots, "-b", limits.max_num_batched_tokens)
+    w.admission = (
+        f"{slots:,} slots of {limits.max_model_len:,} tokens each; a request longer than a slot is refused, the others "
+        f"wait."
+    )
     cache = _CACHES.get(deployment.kv_dtype)
     if cache is None:
         w.warn(f"The command has no flag for a KV cache in {deployment.kv_dtype}; llama.cpp would use f16.")
@@ -39,10 +48,24 @@ def flags(question: Question, policy: PolicySpec) -> Flags:
     return w.done(speculative)
 
 
+def _slots(w: Writer) -> int:
+    """As many as were planned, or as fit the cache where another engine, which shares it, was."""
+    limits = w.limits
+    fit = max(1, limits.num_kv_blocks * limits.block_size_tokens // limits.max_model_len)
+    if w.is_own or fit >= limits.max_num_seqs:
+        return limits.max_num_seqs
+    w.warn(f"Each slot has room for a whole request: {limits.max_num_seqs:,} slots of {limits.max_model_len:,} tokens "
+           f"do not fit the cache, {fit:,} do; plan with --engine llamacpp and a smaller --max-model-len.")  # fmt: skip
+    return fit
+
+
 def _speculative(w: Writer) -> dict[str, Any] | None:
     offered = w.offered()
     if offered is None:
         return None
+    w.rule()
+    if w.is_before(_RENAMED):
+        return _old(w, offered)
     found: dict[str, Any] = {"--spec-type": offered.name}
     model = w.drafter(offered)
     if model is not None:
@@ -51,5 +74,15 @@ def _speculative(w: Writer) -> dict[str, Any] | None:
     found["--spec-draft-p-min"] = 0
     if w.tree is not None:
         w.warn("llama.cpp verifies chains only, so that neither cost nor acceptance are those of this plan's tree.")
-    w.rule()
+    w.warn("--draft-max, --draft-min and --draft-p-min, which older advice names, were removed in 2026.")
     return found
+
+
+def _old(w: Writer, offered: EngineName) -> dict[str, Any] | None:
+    """The names before they were changed, which are known for draft models only."""
+    if offered.name != "draft-simple":
+        w.warn(f"What {w.version} calls {offered.name}, and whether it has it, is not known: the command leaves "
+               f"speculation out.")  # fmt: skip
+        return None
+    w.warn("Before mid-2026 llama.cpp drafted for one slot after the other: a second slot often halved throughput.")
+    return {"--model-draft": w.drafter(offered), "--draft-max": w.num_spec_tokens, "--draft-min": 0, "--draft-p-min": 0}

@@ -1,7 +1,8 @@
 """Flags of SGLang.
 
 Facts: SGLang 0.5.23 sources. Its draft tokens count the token that a round starts from; topk 1 is a chain; admission is
-48 requests with speculation unless told otherwise; `--speculative-adaptive` is the only rule by batch and acceptance.
+48 requests with speculation unless told otherwise; `--speculative-adaptive` (PR 21599, spring 2026) is the only rule by
+batch and acceptance.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ _STEPS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
 """Algorithms that draft in steps; the others take a number of draft tokens only."""
 _ADAPTIVE = ("EAGLE", "EAGLE3")
 _FILE = "adaptive.json"
+_DEFAULT_SEATS = 48
 
 
-def flags(question: Question, policy: PolicySpec) -> Flags:
-    """Command line that makes SGLang follow `policy`."""
-    w = Writer("sglang", _CHECKED, question, policy)
+def flags(question: Question, policy: PolicySpec, version: str | None = None) -> Flags:
+    """Command line that makes SGLang follow `policy`; version None: that of the deployment, or the one read."""
+    w = Writer("sglang", _CHECKED, question, policy, version)
     deployment, limits = w.deployment, w.limits
     w.add("python", "-m", "sglang.launch_server", "--model-path", w.target)
     if deployment.tp > 1:
@@ -36,7 +38,14 @@ def flags(question: Question, policy: PolicySpec) -> Flags:
     elif deployment.kv_dtype not in ("bf16", "fp16"):
         w.warn(f"The command has no flag for a KV cache in {deployment.kv_dtype}; SGLang would use that of the model.")
     w.add("--max-running-requests", limits.max_num_seqs)
-    w.add("--cuda-graph-max-bs", deployment.max_captured or limits.max_num_seqs)
+    captured = (deployment.max_captured if w.is_own else None) or limits.max_num_seqs
+    w.add("--cuda-graph-max-bs", captured)
+    w.graphs = f"CUDA graphs cover batches up to {captured:,} requests; beyond that decoding is eager."
+    w.admission = (
+        f"At most {limits.max_num_seqs:,} requests at once; without --max-running-requests SGLang lets "
+        f"{_DEFAULT_SEATS} in with speculation, thousands without. The figure is shared by all data-parallel workers "
+        f"of a server."
+    )
     w.add("--chunked-prefill-size", limits.max_num_batched_tokens, "--context-length", limits.max_model_len)
     if not limits.enable_prefix_caching:
         w.add("--disable-radix-cache")
@@ -72,6 +81,8 @@ def _speculative(w: Writer) -> dict[str, Any] | None:
         w.add(f"--{name.replace('_', '-')}", value)
     if w.policy.kind == "ema" and offered.name in _ADAPTIVE and w.tree is None:
         w.add("--speculative-adaptive", "--speculative-adaptive-config", _FILE)
+        w.warn("SGLang's adaptive steps need topk 1 and neither attention data parallelism, two-batch overlap nor "
+               "multi-layer EAGLE; otherwise it keeps the static number.")  # fmt: skip
         w.files[_FILE] = _adaptive(w.policy.settings)
     elif w.policy.kind == "ema":
         w.warn("SGLang adapts the number of steps for EAGLE and EAGLE3 chains only.")

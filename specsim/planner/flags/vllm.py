@@ -1,7 +1,9 @@
 """Flags of vLLM.
 
 Facts: vLLM 0.33.0 sources (methods, the dynamic table and its lookup key, graph ceilings, admission limits). It
-verifies chains only.
+verifies chains only. By version: the table by batch came with 0.24 (PR 32374), metrics by request after 0.28 (PR
+48915), the flag for the largest graph after 0.11; disable_by_batch_size (PR 4592) did nothing from 0.10 on and is gone
+(PR 35060).
 """
 
 from __future__ import annotations
@@ -17,13 +19,17 @@ from specsim.policies import kind_of
 __all__ = ["flags"]
 
 _CHECKED = "0.33.0"
+_TABLE = "num_speculative_tokens_per_batch_size"
+_TABLE_SINCE, _METRICS_SINCE, _GRAPHS_SINCE, _V0_UNTIL = "0.24", "0.29", "0.12", "0.10"
+_CAPTURE_STEP = 16
+"""Distance of large captured sizes; a largest one between two is cut to the one below (vLLM PR 37865)."""
 _TABLE_METHODS = ("ngram", "eagle", "eagle3", "mtp", "draft_model", "dflash")
 """Methods for which vLLM's first model runner takes a table by batch."""
 
 
-def flags(question: Question, policy: PolicySpec) -> Flags:
-    """Command line and speculative config that make vLLM follow `policy`."""
-    w = Writer("vllm", _CHECKED, question, policy)
+def flags(question: Question, policy: PolicySpec, version: str | None = None) -> Flags:
+    """Command line and speculative config that make vLLM follow `policy`; version None: that of the deployment."""
+    w = Writer("vllm", _CHECKED, question, policy, version)
     deployment, limits = w.deployment, w.limits
     w.add("vllm", "serve", w.target)
     if deployment.tp > 1:
@@ -39,17 +45,16 @@ def flags(question: Question, policy: PolicySpec) -> Flags:
     w.add("--gpu-memory-utilization", f"{deployment.gpu_memory_utilization:g}")
     if not limits.enable_prefix_caching:
         w.add("--no-enable-prefix-caching")
-    if deployment.block_size_tokens not in (None, 16):
+    if w.is_own and deployment.block_size_tokens not in (None, 16):
         w.add("--block-size", deployment.block_size_tokens)
     if deployment.chunked_prefill is False:
         w.add("--no-enable-chunked-prefill")
-    if deployment.max_captured is not None:
-        w.add("--max-cudagraph-capture-size", deployment.max_captured)
     speculative = _speculative(w)
+    _graphs(w)
     if speculative is not None:
         w.add("--speculative-config", json.dumps(speculative, separators=(",", ":")))
-        w.add("--per-request-spec-decode-metrics", "summary")
-        _graphs(w)
+        if not w.is_before(_METRICS_SINCE):
+            w.add("--per-request-spec-decode-metrics", "summary")
         if limits.max_num_batched_tokens < 8192:
             w.warn("vLLM warns at start-up when speculation runs with fewer than 8192 batched tokens.")
     return w.done(speculative)
@@ -86,16 +91,55 @@ def _speculative(w: Writer) -> dict[str, Any] | None:
     w.rule()
     kind = kind_of(w.policy.kind)
     found |= kind.vllm(w.policy, w.limits.max_num_seqs)
+    if _TABLE in found and w.is_before(_TABLE_SINCE):
+        del found[_TABLE]
+        found |= _without_table(w)
+        return found
     for remark in kind.vllm_remarks:
         w.warn(remark)
-    if "num_speculative_tokens_per_batch_size" in found and offered.name not in _TABLE_METHODS:
-        w.warn(f"vLLM's first model runner takes no table by batch for method {offered.name}.")
+    if _TABLE in found:
+        _remarks_on_table(w, offered.name)
     return found
 
 
+def _without_table(w: Writer) -> dict[str, Any]:
+    """What a version from before the table has for a rule by batch."""
+    if w.policy.kind == "off_above" and w.is_before(_V0_UNTIL):
+        w.warn("disable_by_batch_size counts queued requests too; it does nothing from vLLM 0.10 on.")
+        return {"disable_by_batch_size": w.policy.batch_limit}
+    w.warn(f"vLLM has a table by batch from {_TABLE_SINCE} on: {w.version} drafts {w.num_spec_tokens} tokens at every "
+           f"batch.")  # fmt: skip
+    return {}
+
+
+def _remarks_on_table(w: Writer, method: str) -> None:
+    if w.policy.kind == "off_above":
+        w.warn("disable_by_batch_size, which older advice names for this, does nothing from vLLM 0.10 on.")
+    if method not in _TABLE_METHODS:
+        w.warn(f"vLLM's first model runner takes no table by batch for method {method}.")
+    w.warn("Under a table vLLM's first model runner leaves full CUDA graphs for piecewise ones; its second keeps one "
+           "for each k.")  # fmt: skip
+
+
 def _graphs(w: Writer) -> None:
-    covered = w.question.on.profile.captured_tokens_max
-    largest = covered // (1 + w.num_spec_tokens)
-    if covered and largest < w.limits.max_num_seqs:
-        w.warn(f"Full CUDA graphs cover {covered} tokens, {largest} requests at k={w.num_spec_tokens}; raise "
-               f"--max-cudagraph-capture-size if you run more at once.")  # fmt: skip
+    """The largest captured step, named so that the engine takes what was simulated."""
+    seqs, width = w.limits.max_num_seqs, 1 + w.num_spec_tokens
+    w.admission = (
+        f"At most {seqs:,} requests and {w.limits.max_num_batched_tokens:,} tokens a step; prompt and output together "
+        f"up to {w.limits.max_model_len:,} tokens."
+    )
+    if not w.is_own:
+        w.graphs = "Full CUDA graphs cover what vLLM takes by itself: 512 tokens a step, 1024 on data-centre Blackwell."
+        return
+    covered = w.question.side(w.policy).profile.captured_tokens_max
+    if not covered:
+        return
+    if w.deployment.max_captured is not None or covered <= 2 * seqs * width:  # else vLLM takes that product by itself
+        w.add("--cuda-graph-sizes" if w.is_before(_GRAPHS_SINCE) else "--max-cudagraph-capture-size", covered)
+    largest = covered // width
+    w.graphs = f"Full CUDA graphs cover {covered:,} tokens a step, {largest:,} requests at k={w.num_spec_tokens}."
+    if largest < seqs and w.num_spec_tokens:
+        needed = -(-seqs * width // _CAPTURE_STEP) * _CAPTURE_STEP
+        w.warn(f"Full CUDA graphs cover {covered} tokens, {largest} requests at k={w.num_spec_tokens}: "
+               f"--max-cudagraph-capture-size {needed} would cover all {seqs:,} that are let in, for memory and "
+               f"start-up time; plan with --max-captured to see what it brings.")  # fmt: skip
