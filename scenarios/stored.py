@@ -38,7 +38,7 @@ def stored_question(inputs: Mapping[str, Any], result: Mapping[str, Any]) -> Que
     # of the result, since inputs leave the path of measured requests out
     speculation = _record(Speculation, result["deployment"], "speculation", plan)
     conditional = tuple(result["profile"]["acceptance"]["conditional"])
-    known = {**dict.fromkeys(_FIGURES), "acceptance": conditional}
+    known: dict[str, Any] = {**dict.fromkeys(_FIGURES), "acceptance": conditional}
     try:
         question = resolve(deployment, replace(speculation, **known), _record(Slo, inputs, "slo", plan))
     except InputError as error:

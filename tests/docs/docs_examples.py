@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 import shlex
 import statistics
 import subprocess
@@ -29,6 +30,9 @@ ROOT = Path(__file__).resolve().parents[2]
 WIDTH = 100
 GOLDEN = ROOT / "tests" / "scenario_files" / "golden" / "specdecode_bench_llama_8b.json"
 SEEDS = 3
+SHOWN_ID = "plan-7f3a09bc51d2"
+"""Stands for the id of a plan, which is another one with every change of the code."""
+_PLAN_ID = re.compile(r"\bplan-[0-9a-f]{12}\b")
 
 
 @cache
@@ -77,7 +81,8 @@ def example(command: str, *, after: str = "", until: str = "", only: tuple[str, 
     Raises:
         RuntimeError: when the command fails, or `until` or one of `only` is not in the output.
     """
-    lines = [line.rstrip() for line in output(command, after).strip("\n").splitlines()]
+    text = _PLAN_ID.sub(SHOWN_ID, output(command, after))
+    lines = [line.rstrip() for line in text.strip("\n").splitlines()]
     if until:
         stop = next((i for i, line in enumerate(lines) if line.startswith(until)), None)
         if stop is None:
