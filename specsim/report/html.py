@@ -122,9 +122,9 @@ def _figure(figure: Figure) -> Iterator[str]:
 def _table(table: Table, *, caption: bool) -> Iterator[str]:
     """A table that scrolls by itself where it is wider than the page."""
     side = ["left" if column.left else "right" for column in table.columns]
-    yield f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(table.title)}"><table>'
     if caption:
-        yield f"<caption>{_text(table.title)}</caption>"
+        yield f'<p class="caption">{_text(table.title)}</p>'
+    yield f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(table.title)}"><table>'
     heads = (f'<th scope="col" class="{s}">{_text(c.title)}</th>' for c, s in zip(table.columns, side, strict=True))
     yield f"<thead><tr>{''.join(heads)}</tr></thead><tbody>"
     for row in table.shown():
