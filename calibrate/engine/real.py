@@ -1,0 +1,70 @@
+"""Serve for real: a model, the machine's own clock, and everything warm before the first request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from calibrate.drafters import Drafter
+from calibrate.engine.clock import RealClock
+from calibrate.engine.engine import serve
+from calibrate.engine.model_runner import ModelRunner
+from calibrate.engine.records import Served
+from calibrate.engine.verify import Sampling
+from calibrate.models import FlatModel
+from specsim.config import PolicySpec, ReplicaLimits
+from specsim.latency import StepCost
+from specsim.workload import Workload
+
+__all__ = ["serve_real"]
+
+
+def serve_real(
+    model: FlatModel,
+    prompts: Sequence[Sequence[int]],
+    workload: Workload,
+    *,
+    limits: ReplicaLimits,
+    policy: PolicySpec,
+    drafter: Drafter | None = None,
+    sampling: Sampling | None = None,
+    cost: StepCost | None = None,
+    arrival_s: np.ndarray | None = None,
+    concurrency: int | None = None,
+    warmup_share: float = 0.0,
+) -> tuple[Served, ModelRunner]:
+    """Serve a workload with a model, in real time; what ran, and the runner, which has the texts.
+
+    Args:
+        prompts: token ids of each request, as long as the workload says.
+        drafter: a fresh one; it learns from what it sees.
+        cost: what policies that weigh costs are told.
+
+    Other arguments as `calibrate.engine.serve`.
+
+    Raises:
+        ScenarioError: what the engine does not do, or what does not fit together.
+    """
+    runner = ModelRunner(
+        model,
+        prompts,
+        workload,
+        limits,
+        drafter=drafter,
+        num_spec_tokens=policy.num_spec_tokens,
+        sampling=sampling,
+    )
+    runner.warm_up(limits)
+    served = serve(
+        workload,
+        runner,
+        RealClock(),
+        limits=limits,
+        policy=policy,
+        cost=cost,
+        arrival_s=arrival_s,
+        concurrency=concurrency,
+        warmup_share=warmup_share,
+    )
+    return served, runner
