@@ -144,6 +144,7 @@ def _case(row: PublishedRow, seeds: int, seed: int) -> Case:
         null=_null(question, deployment),
         assumed=tuple(filled.said),
         incomplete=tuple(dict.fromkeys(filled.essential)),
+        sets=row.sets,
     )
 
 

@@ -1,8 +1,8 @@
 """Rows of published measurements as people write them down: one CSV line each, checked, nothing interpreted yet.
 
-Models: the columns of `measured.csv`; a blank means that the source does not say.
+Models: the columns of a table; a blank means that the source does not say.
 Leaves out: what the words of a cell mean (`words`) and what is assumed where it is blank (`conditions`).
-Numbers: those of the file; the one that comes with specsim names the source of every row.
+Numbers: those of the files; those that come with specsim name the source of every row.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from scenarios.lookup import one_line
 from specsim.checks import read_number
 from specsim.errors import ScenarioError, nearest
 
-__all__ = ["REQUIRED", "PublishedRow", "column_help", "read_rows", "rows_of", "shipped_rows"]
+__all__ = ["REQUIRED", "SHIPPED", "PublishedRow", "column_help", "read_rows", "rows_of", "shipped_rows"]
 
 REQUIRED = ("id", "target", "method", "hardware", "load_kind", "load")
 """Columns that a file must have; cells of all but the first may be blank."""
+SHIPPED = ("measured.csv", "eagle3_paper.csv")
+"""Files of rows that come with specsim: collected from many sources, and tables 3 and 5 of the EAGLE-3 paper."""
 _MOST_BYTES = 64 << 20
 _MOST_CELL = 4000
 
@@ -62,6 +64,8 @@ class PublishedRow:
     unit: str = ""
     """Of the two values before it."""
     speedup: float | None = None
+    sets: str = ""
+    """What in specsim was set by this row, so that its prediction is no test."""
     notes: str = ""
     line: int = 0
     """Where it stands in the file."""
@@ -98,6 +102,7 @@ _TEXTS: Mapping[str, str] = {
     "dataset": "prompts",
     "load_kind": "what `load` counts",
     "unit": "of the values",
+    "sets": "what in specsim this row helped to set; it is then predicted, but counted apart",
     "notes": "for readers; not used",
 }
 """What a text column holds."""
@@ -130,9 +135,18 @@ def column_help() -> list[tuple[str, bool, str]]:
 
 
 def shipped_rows() -> tuple[PublishedRow, ...]:
-    """The rows that come with specsim."""
-    text = files("scenarios").joinpath("published", "measured.csv").read_text(encoding="utf-8")
-    return rows_of(text, "measured.csv")
+    """The rows that come with specsim, of all of its files.
+
+    Raises:
+        ScenarioError: two files have a row of the same id.
+    """
+    found: dict[str, PublishedRow] = {}
+    for name in SHIPPED:
+        for row in rows_of(files("scenarios").joinpath("published", name).read_text(encoding="utf-8"), name):
+            if row.id in found:
+                raise ScenarioError(f"{name}, line {row.line}: id '{row.id}' is that of another file; make it unique")
+            found[row.id] = row
+    return tuple(found.values())
 
 
 def read_rows(path: Path) -> tuple[PublishedRow, ...]:

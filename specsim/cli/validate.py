@@ -91,7 +91,7 @@ def _predicted(rows: str | None, seed: int, jobs: int) -> dict[str, Any]:
         [case for case in cases if case.id not in left_out],
         predictions,
         [(row.id, *reasons[row.id]) for row in found if row.id in reasons],
-        rows_from="those that come with specsim (`scenarios/published/measured.csv`)" if rows is None else f"`{rows}`",
+        rows_from="those that come with specsim (`scenarios/published/*.csv`)" if rows is None else f"`{rows}`",
         settings={"seeds": _SEEDS, "seed": seed},
     )
 

@@ -67,6 +67,8 @@ class Case:
     """What was filled in, in sentences."""
     incomplete: tuple[str, ...] = ()
     """Conditions without which a prediction says little, and that the row does not state."""
+    sets: str = ""
+    """What in specsim was set by this point, so that its prediction is no test of it; empty: nothing."""
     sweep: str | None = None
     """Name shared by points that differ in load alone."""
 

@@ -85,6 +85,7 @@ def _row(case: Case, predictions: Sequence[Prediction]) -> dict[str, Any]:
         "acceptance_from_row": case.acceptance_said or None,
         "assumed": list(case.assumed),
         "incomplete": list(case.incomplete),
+        "sets": case.sets or None,
         "sweep": case.sweep,
         "predictions": [_prediction(prediction) for prediction in predictions],
     }
@@ -119,15 +120,17 @@ def _finite(value: float) -> float | None:
 
 
 def _summary(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
-    """One entry a protocol and group: all complete rows, those with an essential condition assumed, and parts of the
-    complete ones by source, method and load."""
+    """One entry a protocol and group: all complete rows, those with an essential condition assumed, those
+    by which a factor was set, and parts of the complete ones by source, method and load."""
     found = []
     for protocol in PROTOCOLS:
         mine = [p for p in predictions if p.protocol == protocol and math.isfinite(p.speedup)]
-        complete = [p for p in mine if not p.case.incomplete]
-        lacking = [p for p in mine if p.case.incomplete]
+        setting = [p for p in mine if p.case.sets]
+        complete = [p for p in mine if not p.case.incomplete and not p.case.sets]
+        lacking = [p for p in mine if p.case.incomplete and not p.case.sets]
         found += [_group(protocol, "all", "complete", complete)] if complete else []
         found += [_group(protocol, "incomplete", "incomplete", lacking)] if lacking else []
+        found += [_group(protocol, "sets", "sets a factor", setting)] if setting else []
         by: tuple[tuple[str, Callable[[Prediction], str]], ...] = (
             ("source", lambda p: p.case.source),
             ("method", lambda p: p.case.method),

@@ -44,7 +44,8 @@ def published_text(result: Mapping[str, Any], *, color: bool = False) -> str:
         if any(entry["protocol"] == protocol for entry in result["summary"]):
             page.line(f"{_SHORT[protocol]}: {words}.")
     page.line(
-        "complete: rows that state target, hardware, method and k; incomplete: one of these is assumed. sign, "
+        "complete: rows that state target, hardware, method and k; incomplete: one of these is assumed; sets "
+        "a factor: a factor was set by them, so that they are no test. sign, "
         "null: share of signs right, ours and the null model's, where |measured - 1| > 5 %; median, p90: of |error|, "
         "ours and then the null model's; mean: of the error with its sign."
     )

@@ -87,7 +87,7 @@ def _outcome(published: Mapping[str, Any]) -> str:
         "## In short",
         "Errors are of the speed-up, predicted over measured less 1; median and p90 of their sizes. A sign counts "
         "where the measured speed-up differs from 1 by more than 5 %. Rows that leave open target, hardware, method or "
-        "k are predicted too, further down, but not counted here.",
+        "k are predicted too, further down, but not counted here; nor are rows by which a factor was set.",
         _table(columns, rows),
         said,
     ])  # fmt: skip
@@ -152,7 +152,16 @@ def _source(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
             ])  # fmt: skip
     assumed = [f"- {text}: {named_ids(ids)}" for text, ids in assumptions(rows).items()]
     said = "\n\nFilled in, since the rows do not say:\n\n" + "\n".join(assumed) if assumed else ""
-    return f"### {name}\n\n" + _table(columns, cells) + said
+    return f"### {name}\n\n" + _table(columns, cells) + _set_by(rows) + said
+
+
+def _set_by(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Which of the rows are no test of specsim, and of what."""
+    by: dict[str, list[str]] = {}
+    for row in rows:
+        if row["sets"]:
+            by.setdefault(row["sets"], []).append(row["id"])
+    return "".join(f"\n\nNo test of specsim, since they set its {what}: {named_ids(ids)}." for what, ids in by.items())
 
 
 def _ratio(value: float | None) -> str:

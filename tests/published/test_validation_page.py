@@ -41,6 +41,7 @@ def made_row(id: str, errors: Sequence[tuple[str, float]], **changes: object) ->
     row = {
         "id": id, "source": "made|up", "target": "t", "gpu": "g", "tp": 2, "method": "eagle", "k": 3,
         "tree_nodes": None, "isl": 100.0, "osl": 50.0, "concurrency": 4, "rate_per_s": None, "measured": 1.5,
+        "sets": None,
         "assumed": ["x (assumed)"], "predictions": predictions,
     }  # fmt: skip
     return {**row, **changes}
