@@ -95,7 +95,13 @@ def crossover(concurrency: str, speedup_at: str | None, seeds: int, seed: int, a
         seeds=seeds,
         seed=seed,
     )
-    question = resolve(deployment_from(values), speculation_from(values), Slo(), assumed=assumed)
+    deployment = deployment_from(values)
+    if deployment.is_disaggregated:
+        raise ScenarioError(
+            "--prefill-replicas and --decode-replicas: crossover looks at one replica that does both; the sweep over "
+            "load of specsim plan says where speculation turns when they are apart"
+        )
+    question = resolve(deployment, speculation_from(values), Slo(), assumed=assumed)
     solved = None
     if measured is not None:
         question, implied = with_implied(question, settings, *measured)

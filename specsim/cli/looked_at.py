@@ -78,7 +78,7 @@ class LookedAt:
         if self.requests_out is not None:
             from specsim.report.run import write_requests
 
-            write_requests(result.requests, self.requests_out)
+            write_requests(result, self.requests_out)
         return run.metrics(result), found
 
     @contextmanager
@@ -100,6 +100,7 @@ class LookedAt:
                 start_s=start_s,
                 end_s=end_s,
                 max_bytes=int(max_mb * 1e6),
+                prefill_replicas=run.question.deployment.prefill_replicas or 0,
             )
             yield [timeline]
         found["timeline"] = {"file": self.timeline, **timeline.facts()}

@@ -11,6 +11,7 @@ Numbers: a `Disaggregation`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import simpy
 
@@ -95,14 +96,21 @@ class Handover:
         end_s = start_s + link_s
         self._sender_free_s[sender] = self._receiver_free_s[receiver] = end_s
         columns.room_s[request], columns.transfer_start_s[request], columns.link_s[request] = now_s, start_s, link_s
-        event = self._env.timeout(end_s - now_s + plan.link_latency_s)
-        event.callbacks.append(lambda _: self._arrived(request, sender, receiver))
+        for observer in self._observers:
+            self._at(start_s - now_s, partial(self._tell_began, observer, request))
+        self._at(end_s - now_s + plan.link_latency_s, lambda _: self._arrived(request, sender, receiver))
+
+    def _at(self, delay_s: float, call: Callable[[simpy.Event], None]) -> None:
+        self._env.timeout(delay_s).callbacks.append(call)
+
+    def _tell_began(self, observer: Observer, request: int, _: simpy.Event) -> None:
+        observer.transfer_began(request, self._env.now)
 
     def _arrived(self, request: int, sender: int, receiver: int) -> None:
         now_s = self._env.now
         self._columns.transfer_end_s[request] = now_s
         for observer in self._observers:
-            observer.transferred(request, float(self._columns.transfer_start_s[request]), now_s)
+            observer.transferred(request, now_s)
         self._prefill[sender].sent(request)
         self._wake_prefill(sender)
         self._decode[receiver].receive(request)

@@ -35,8 +35,11 @@ class Observer:
     def computed(self, request: int, now_s: float) -> None:
         """Its prompt is done, on a prefill replica. It is then submitted to a decode replica as well."""
 
-    def transferred(self, request: int, began_s: float, now_s: float) -> None:
-        """Its cache, that began to be sent at `began_s`, is on its decode replica."""
+    def transfer_began(self, request: int, now_s: float) -> None:
+        """Its cache begins to be sent."""
+
+    def transferred(self, request: int, now_s: float) -> None:
+        """Its cache is on its decode replica."""
 
     def first_token(self, request: int, now_s: float) -> None:
         """Its first token is out."""

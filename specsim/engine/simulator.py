@@ -146,8 +146,11 @@ def _two_pools(setup: _Setup, plan: Disaggregation) -> tuple[Recorder, Recorder,
     workload, cost, rows, trace = setup.workload, setup.cost, setup.recorder.rows, setup.workload.trace
     p, looked_at = plan.prefill_replicas, setup.onlookers
     columns, unused = (HandoverColumns.empty(len(rows.arrival_s)) for _ in range(2))
-    computed_s = columns.prefill_end_s if looked_at is None else looked_at.column(columns.prefill_end_s, "computed")
-    first = FollowingRecorder(replace(rows, first_token_s=computed_s, finish_s=unused.prefill_end_s), setup.recorder)
+    if looked_at is not None:
+        columns.prefill_end_s = looked_at.column(columns.prefill_end_s, "computed")
+    first = FollowingRecorder(
+        replace(rows, first_token_s=columns.prefill_end_s, finish_s=unused.prefill_end_s), setup.recorder
+    )
     hits = np.zeros_like(rows.cached_tokens)
     there = replace(rows, first_scheduled_s=columns.decode_start_s, cached_tokens=hits)
     second = FollowingRecorder(there, setup.recorder)

@@ -47,11 +47,14 @@ class BreakdownObserver(Observer):
 
     Args:
         cost: what the run's steps are priced by.
+        prefill_replicas: how many of the replicas, the first, only compute prompts. Their time counts, their steps do
+            not.
     """
 
-    def __init__(self, cost: StepCost) -> None:
+    def __init__(self, cost: StepCost, prefill_replicas: int = 0) -> None:
         self.breakdown = Breakdown()
         self._cost = cost
+        self._prefill_replicas = prefill_replicas
         self._replica: dict[int, int] = {}
         self._decoding: defaultdict[int, int] = defaultdict(int)
         """Replica -> its requests past their first token."""
@@ -82,7 +85,7 @@ class BreakdownObserver(Observer):
         seconds, past_prompt = self._began[replica]
         work, sums = view.work, self.breakdown
         count = view.rounds
-        sums.steps += 1
+        sums.steps += replica >= self._prefill_replicas
         sums.busy_s += seconds
         sums.rounds += count
         sums.verified_tokens += work.decode_requests + self._cost.drafts_verified(work)

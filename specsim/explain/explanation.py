@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,8 @@ def explain(run: SingleRun, observers: Sequence[Observer] = ()) -> tuple[RunResu
 
 
 def _observed(run: SingleRun, observers: Sequence[Observer] = ()) -> tuple[RunResult, dict[str, Any]]:
-    observer = BreakdownObserver(run.side.cost)
+    pools = run.side.disaggregation
+    observer = BreakdownObserver(run.side.cost, 0 if pools is None else pools.prefill_replicas)
     result = run.simulate([observer, *observers])
     return result, side_of(result, observer.breakdown)
 
@@ -80,11 +82,18 @@ def _requests(result: RunResult) -> dict[str, float | None]:
     rows = result.requests
     inside = (rows.arrival_s >= result.measure_from_s) & (rows.arrival_s <= result.measure_until_s)
     done = inside & ~rows.rejected & np.isfinite(rows.finish_s)
-    moments = (rows.arrival_s, rows.first_scheduled_s, rows.first_token_s, rows.finish_s)
-    mean = [float(column[done].mean()) if done.any() else math.nan for column in moments]
-    arrival, scheduled, first, finish = mean
-    spans = {"queued": scheduled - arrival, "prompt": first - scheduled, "decode": finish - first,
-             "total": finish - arrival}  # fmt: skip
+    moments = {"queued": rows.first_scheduled_s, "prompt": rows.first_token_s, "decode": rows.finish_s}
+    if result.prefill is not None:
+        columns = result.prefill.handover
+        # what was complete with its prompt went nowhere, and is over at once
+        way = (columns.prefill_end_s, columns.room_s, columns.transfer_start_s, columns.transfer_end_s)
+        there = [np.where(np.isfinite(column), column, rows.first_token_s) for column in way]
+        names = ("prompt", "room", "link", "transfer")
+        moments = {"queued": rows.first_scheduled_s, **dict(zip(names, there, strict=True)),
+                   "joining": rows.first_token_s, "decode": rows.finish_s}  # fmt: skip
+    mean = [float(column[done].mean()) if done.any() else math.nan for column in (rows.arrival_s, *moments.values())]
+    spans = {name: after - before for name, (before, after) in zip(moments, pairwise(mean), strict=True)}
+    spans["total"] = mean[-1] - mean[0]
     return {name: value if math.isfinite(value) else None for name, value in spans.items()}
 
 

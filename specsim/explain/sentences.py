@@ -5,6 +5,7 @@ Every number in them is in the explanation; nothing is judged by deployment or m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -57,7 +58,7 @@ def sentences(off: Side | None, on: Side | None) -> list[str]:
         return ["No request was decoded past its first token in the measured time, so speculation has nothing to do."]
     if off is None or on is None or off["token_total_s"] is None:
         found = [f"An output token takes {_ms(one['token_total_s'])} ms.", _largest(one), *_prompts(one, None)]
-        return [*found, *_queues(one, None), *_preempted(one, None)]
+        return [*found, *_queues(one, None), *_handed_over(one, None), *_preempted(one, None)]
     return [
         _verdict(off, on),
         _round(off, on),
@@ -65,6 +66,7 @@ def sentences(off: Side | None, on: Side | None) -> list[str]:
         *_batch(off, on),
         *_prompts(off, on),
         *_queues(off, on),
+        *_handed_over(off, on),
         *_preempted(off, on),
     ]
 
@@ -141,7 +143,7 @@ def _queues(one: Side, other: Side | None) -> list[str]:
         request = side["request_s"] if side is not None else {}
         if not request or request["total"] is None:
             continue
-        first = request["queued"] + request["prompt"]
+        first = _to_first_token(request)
         share = request["queued"] / first if first > 0 else 0.0
         waits.append(
             (request["queued"], share, request["queued"] / request["total"] if request["total"] else 0.0, side)
@@ -150,6 +152,27 @@ def _queues(one: Side, other: Side | None) -> list[str]:
         return []
     texts = [f"{_time(wait)} with {side['policy']} ({share:.0%} of TTFT)" for wait, share, _, side in waits if side]
     return [f"Requests wait for the engine: {' and '.join(texts)}."]
+
+
+def _to_first_token(request: Mapping[str, float]) -> float:
+    """Seconds of a request's parts before its first token."""
+    return math.fsum(value for name, value in request.items() if name not in ("decode", "total"))
+
+
+def _handed_over(one: Side, other: Side | None) -> list[str]:
+    """Where prefill and decode are apart: what lies between a prompt and its first token."""
+    texts = []
+    for side in (one, other):
+        if side is None or side["request_s"]["total"] is None or "transfer" not in side["request_s"]:
+            continue
+        request = side["request_s"]
+        parts = {"room on the decode side": "room", "the link": "link", "the cache to be sent": "transfer",
+                 "its first step there": "joining"}  # fmt: skip
+        whole = math.fsum(request[name] for name in parts.values())
+        share = whole / _to_first_token(request) if whole else 0.0
+        most = max(parts, key=lambda said: request[parts[said]])
+        texts.append(f"{_time(whole)} with {side['policy']} ({share:.0%} of TTFT, most of it for {most})")
+    return [f"A prompt that is done waits {' and '.join(texts)}."] if texts else []
 
 
 def _preempted(one: Side, other: Side | None) -> list[str]:

@@ -26,7 +26,10 @@ __all__ = ["Timeline"]
 _FIRST_SLOT = 10_000
 """Thread of the first slot. Perfetto takes thread numbers for unique, and shows the thread first that has the number of
 its process: the steps."""
-_PHASES = ("queued", "prefill", "decode")
+_QUEUED, _PREFILL, _DECODE, _HANDOVER, _TRANSFER, _JOINING = range(6)
+_PHASES = ("queued", "prefill", "decode", "handover", "transfer", "joining")
+"""The last three only where prefill and decode replicas are apart: a prompt waits for room and the link, its cache is
+sent, it waits for its first token there."""
 
 
 @dataclass(slots=True)
@@ -74,6 +77,7 @@ class Timeline(Observer):
         prompt_tokens, output_tokens: of each request, for its label.
         start_s, end_s: simulated time to draw; requests under way at its start are drawn from there.
         max_bytes: the drawing ends when it has grown to this.
+        prefill_replicas: how many of the replicas, the first, only compute prompts; what they hand on stays their row.
     """
 
     def __init__(
@@ -86,12 +90,14 @@ class Timeline(Observer):
         start_s: float = 0.0,
         end_s: float = math.inf,
         max_bytes: int,
+        prefill_replicas: int = 0,
     ) -> None:
         self._out = out
         self._cost = cost
         self._prompt, self._output = prompt_tokens, output_tokens
         self._start_s, self._end_s = start_s, end_s
         self._max_bytes = max_bytes
+        self._prefill_replicas = prefill_replicas
         self._in_flight: dict[int, _InFlight] = {}
         self._slots: dict[int, _Slots] = {}
         self._next_thread = _FIRST_SLOT
@@ -116,7 +122,7 @@ class Timeline(Observer):
             return
         known = self._in_flight.get(request)
         if known is not None:  # handed on from another replica
-            self._mark(known, arrival_s, f"to replica {replica}")
+            self._mark(known, arrival_s, f"to {self._title(replica)}")
             return
         self._enter(arrival_s)
         if not accepted:
@@ -125,15 +131,24 @@ class Timeline(Observer):
                 self._replica(replica)
                 self._event(arrival_s, "i", replica, replica + 1, "refused", {"s": "t", "args": args})
             return
-        item = self._in_flight[request] = _InFlight(replica, 0, arrival_s, arrival_s)
+        item = self._in_flight[request] = _InFlight(replica, _QUEUED, arrival_s, arrival_s)
         if self._entered and arrival_s < self._end_s:
             self._open(request, item)
 
     def scheduled(self, request: int, now_s: float) -> None:
-        self._move(request, 1, now_s)
+        self._move(request, _PREFILL, now_s)
+
+    def computed(self, request: int, now_s: float) -> None:
+        self._move(request, _HANDOVER, now_s)
+
+    def transfer_began(self, request: int, now_s: float) -> None:
+        self._move(request, _TRANSFER, now_s)
+
+    def transferred(self, request: int, now_s: float) -> None:
+        self._move(request, _JOINING, now_s)
 
     def first_token(self, request: int, now_s: float) -> None:
-        self._move(request, 2, now_s)
+        self._move(request, _DECODE, now_s)
         item = self._in_flight.get(request)
         if item is not None:
             self._mark(item, now_s, "first token")
@@ -291,9 +306,15 @@ class Timeline(Observer):
         slots = self._slots.get(replica)
         if slots is None:
             slots = self._slots[replica] = _Slots()
-            self._name(replica, None, f"replica {replica}")
+            self._name(replica, None, self._title(replica))
             self._name(replica, replica + 1, "engine steps")
         return slots
+
+    def _title(self, replica: int) -> str:
+        first = self._prefill_replicas
+        if not first:
+            return f"replica {replica}"
+        return f"prefill replica {replica}" if replica < first else f"decode replica {replica - first}"
 
     def _name(self, replica: int, thread: int | None, name: str) -> None:
         """Name a process or thread, and give it its place from top to bottom."""

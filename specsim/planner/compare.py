@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specsim.metrics import POOL_METRICS
 from specsim.planner.executor import Key
 from specsim.stats import Estimate, estimate, paired_ratio
 
-__all__ = ["SHOWN_METRICS", "LoadTable", "capacity_within_slo", "comparison_rows", "load_crossing"]
+__all__ = ["BUSY_METRICS", "SHOWN_METRICS", "LoadTable", "capacity_within_slo", "comparison_rows", "load_crossing"]
 
 SHOWN_METRICS = (
     "ttft_p50_s", "ttft_p95_s", "ttft_p99_s", "tpot_mean_s", "tpot_p50_s", "tpot_p95_s", "tpot_p99_s",
@@ -21,7 +22,10 @@ SHOWN_METRICS = (
     "running_batch", "kv_use", "preemptions", "rejected", "utilisation", "tokens_per_round", "mean_acceptance_length",
     "draft_acceptance_rate", "wasted_draft_share", "mean_k", "queue_mean_s", "prefill_share",
 )  # fmt: skip
-"""Metrics of `specsim.metrics.RunMetrics` that a comparison reports."""
+"""Metrics of `specsim.metrics.RunMetrics` that a comparison reports; with prefill and decode replicas also theirs."""
+
+BUSY_METRICS = ("utilisation", "prefill_utilisation", "decode_utilisation", "link_use")
+"""Shares of time in which something works that a fleet may be short of."""
 
 SATURATED_GROWTH = 0.07
 """Growth of requests in flight, over arrivals, above which a load is called saturated ..."""
@@ -56,7 +60,8 @@ class LoadTable:
     def saturated(self, policy: str, load: float) -> bool:
         """Whether the fleet fell behind the arrivals."""
         growth = self.mean(policy, load, "backlog_growth_share").mean
-        return growth > SATURATED_GROWTH and self.mean(policy, load, "utilisation").mean >= SATURATED_BUSY
+        busy = (self.mean(policy, load, name).mean for name in BUSY_METRICS)
+        return growth > SATURATED_GROWTH and any(share >= SATURATED_BUSY for share in busy)
 
     def loads_of(self, *policies: str) -> list[float]:
         """Loads at which all of the policies were simulated, rising: those of the grid, and those of a search."""
@@ -91,6 +96,11 @@ def comparison_rows(table: LoadTable) -> list[dict[str, Any]]:
             row["saturated"] = table.saturated(policy, load)
             row["metrics"] = {
                 name: interval(table.mean(policy, load, name), within=bounds(name)) for name in SHOWN_METRICS
+            }
+            row["metrics"] |= {
+                name: interval(mean, within=bounds(name))
+                for name, mean in ((name, table.mean(policy, load, name)) for name in POOL_METRICS)
+                if math.isfinite(mean.mean)
             }
             if policy != "off":
                 tpot = table.ratio_to_off(policy, load, "tpot_mean_s")

@@ -50,7 +50,7 @@ class PlanJob:
     def requests_at(self, load_per_s: float, available: int) -> int:
         """How many of the `available` requests of a stretch are served at a load."""
         off = self.question.off.cost.decode_step_s(1, self.context_tokens, 0, machinery=False)
-        replicas = self.question.deployment.replicas
+        replicas = self.question.deployment.decoding_replicas
         steps = steps_per_request(load_per_s / replicas, float(self.trace.output_tokens.mean()), off)
         own = load_per_s == self.own_per_s and self.log_requests == len(self.trace)
         count = requests_at(available, steps, own=own)
@@ -118,10 +118,12 @@ def prepare(
     notes += notice
     context = _decode_context(chosen, question)
     fit = surface.batch_limit(question, context, on=False)
-    simulated, notice = _long_enough(chosen, fit * question.deployment.replicas, settings)
+    simulated, notice = _long_enough(chosen, fit * question.deployment.decoding_replicas, settings)
     notes += notice
     cut, sentence = stretches(simulated, settings, repeats=len(simulated) > len(chosen))
     notes.append(sentence)
+    if question.deployment.is_disaggregated:
+        fit *= question.deployment.decoding_replicas
     capacity = Worker(question, simulated, settings).capacity_per_s(max(len(chosen), 4 * fit, MIN_STRETCH), fit)
     own = simulated.rate_per_s
     loads = tuple(sorted({*settings.loads_per_s, own})) or ()
@@ -199,7 +201,7 @@ def _decode_context(trace: Trace, question: Question) -> int:
 def _batch_at(question: Question, trace: Trace, context: int) -> int:
     """Requests that run at once in a replica at the trace's own load, by Little's law on the cost surface."""
     limit = surface.batch_limit(question, context, on=False)
-    per_s = trace.rate_per_s / question.deployment.replicas
+    per_s = trace.rate_per_s / question.deployment.decoding_replicas
     batch = 1.0
     for _ in range(50):
         step_s = question.off.cost.decode_step_s(max(1, round(batch)), context, 0, machinery=False)

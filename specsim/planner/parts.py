@@ -6,12 +6,12 @@ from dataclasses import asdict
 from typing import Any
 
 from specsim.planner import surface
-from specsim.planner.question import PlanSettings, Question
+from specsim.planner.question import PlanSettings, Question, Side
 from specsim.traces.model import Trace
 from specsim.traces.rates import arrival_rates
 from specsim.traces.stats import TraceStats
 
-__all__ = ["cost_part", "crossing_part", "deployment_part", "profile_part", "settings_part", "trace_part"]
+__all__ = ["cost_part", "crossing_part", "deployment_part", "kv_link", "profile_part", "settings_part", "trace_part"]
 
 
 def trace_part(trace: Trace, statistics: TraceStats, simulated_requests: int) -> dict[str, Any]:
@@ -52,7 +52,16 @@ def deployment_part(question: Question) -> dict[str, Any]:
         "limits_on": asdict(on.limits),
         "memory_off": dict(off.memory),
         "memory_on": dict(on.memory),
+        "kv_link": kv_link(on),
     }
+
+
+def kv_link(side: Side) -> dict[str, float] | None:
+    """The link between prefill and decode replicas as it is simulated; None where there is none."""
+    pools = side.disaggregation
+    if pools is None:
+        return None
+    return {"bytes_per_s": pools.link_bytes_per_s, "latency_s": pools.link_latency_s, "block_bytes": pools.block_bytes}
 
 
 def profile_part(question: Question) -> dict[str, Any]:

@@ -53,9 +53,20 @@ NOT_MODELLED = (
 """Whatever the engine."""
 
 
+_NOT_MODELLED_APART = (
+    "prefill and decode replicas of different GPUs, parallelism or number formats",
+    "layers of a cache that are sent while others are computed; prefixes that a decode replica holds already",
+    "transfers that fail, and caches that a prefill replica drops when nobody reads them in time",
+)
+"""With prefill and decode replicas."""
+
+
 def not_modelled(deployment: Deployment) -> list[str]:
-    """What a plan for this deployment leaves out: of its engine, and in general."""
-    return [*deployment.serving.leaves_out, *NOT_MODELLED]
+    """What a plan for this deployment leaves out: of its engine, of its pools, and in general."""
+    apart = _NOT_MODELLED_APART if deployment.is_disaggregated else ()
+    placeholders = "first-round placeholders of vLLM"  # requests whose cache has come do enter with them
+    own = [item for item in deployment.serving.leaves_out if not (apart and item == placeholders)]
+    return [*own, *apart, *NOT_MODELLED]
 
 
 def run_plan(
@@ -192,13 +203,14 @@ def _warnings(job: PlanJob, table: LoadTable, chosen: str) -> list[str]:
     found = []
     own, slo = job.own_per_s, job.question.slo
     if table.saturated("off", own):
-        replicas = job.question.deployment.replicas
+        kind, replicas = _short_of(job, table)
         needed = math.ceil(own / job.capacity_per_s * replicas)
         if needed > replicas:
             found.append(
                 f"The trace's own load of {own:.3g} requests/s is more than this fleet serves "
-                f"({job.capacity_per_s:.3g} per s without speculation): it takes at least {needed} replicas to keep up "
-                f"(--replicas {needed}){_for_objective(table, own, replicas, slo.share, chosen)}."
+                f"({job.capacity_per_s:.3g} per s without speculation): it takes at least {needed} {kind}replicas to "
+                f"keep up (--{kind.replace(' ', '-')}replicas {needed})"
+                f"{_for_objective(table, own, replicas, slo.share, chosen)}."
             )
         else:
             found.append(
@@ -234,6 +246,17 @@ def _warnings(job: PlanJob, table: LoadTable, chosen: str) -> list[str]:
             f"{job.question.on.limits.max_model_len} or than the whole cache; they count against the objective."
         )
     return list(dict.fromkeys([*found, *job.question.off.notes, *job.question.on.notes]))
+
+
+def _short_of(job: PlanJob, table: LoadTable) -> tuple[str, int]:
+    """The kind of replica that is busiest at the trace's own load with off, as a word and a space, and their number."""
+    deployment = job.question.deployment
+    if deployment.prefill_replicas is None:
+        return "", deployment.replicas
+    busy = {kind: table.mean("off", job.own_per_s, f"{kind}_utilisation").mean for kind in ("prefill", "decode")}
+    if busy["prefill"] > busy["decode"]:
+        return "prefill ", deployment.prefill_replicas
+    return "decode ", deployment.decoding_replicas
 
 
 def _for_objective(table: LoadTable, own: float, replicas: int, share: float, chosen: str) -> str:

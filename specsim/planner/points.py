@@ -123,10 +123,12 @@ class Worker:
     def capacity_per_s(self, requests: int, fit: int) -> float:
         """Most requests per second that the fleet without speculation completes; nan when nothing can be served.
 
-        One replica in a closed loop over at least `requests` of the trace. `fit` requests of mean length fill the
-        cache; so many are kept in flight, or fewer, since an overfull cache may spend its time on recomputing what it
-        preempted. Counted is the middle half of the completions, which has neither the start nor the end.
+        One replica, or all of two pools, in a closed loop over at least `requests` of the trace. `fit` requests of mean
+        length fill what is simulated; so many are kept in flight, or fewer, since an overfull cache may spend its time
+        on recomputing what it preempted. Counted is the middle half of the completions, which has neither the start
+        nor the end.
         """
+        pools = self.question.off.disaggregation
         trace = repeated(self.trace.rows(0, min(requests, len(self.trace))), requests)
         best = math.nan
         for share in _IN_FLIGHT:
@@ -137,6 +139,7 @@ class Worker:
                 limits=self.question.off.limits,
                 policy=PolicySpec("off"),
                 concurrency=concurrency,
+                disaggregation=pools,
             )
             finish_s = np.sort(result.requests.finish_s[np.isfinite(result.requests.finish_s)])
             if len(finish_s) == 0:
@@ -147,7 +150,7 @@ class Worker:
             else:
                 rate = len(finish_s) / float(finish_s[-1])
             best = rate if math.isnan(best) else max(best, rate)
-        return best * self.question.deployment.replicas
+        return best if pools is not None else best * self.question.deployment.replicas
 
 
 def _under_way(trace: Trace, concurrency: int) -> Trace:

@@ -16,7 +16,8 @@ from specsim.engine.observe import Observer
 from specsim.engine.simulator import simulate
 from specsim.errors import ScenarioError, TraceError
 from specsim.metrics import summarise
-from specsim.planner.compare import SATURATED_BUSY, SATURATED_GROWTH
+from specsim.planner.compare import BUSY_METRICS, SATURATED_BUSY, SATURATED_GROWTH
+from specsim.planner.parts import kv_link
 from specsim.planner.plan import not_modelled
 from specsim.planner.points import plain_numbers
 from specsim.planner.question import Question, Side, acceptance_fingerprint
@@ -145,6 +146,7 @@ class SingleRun:
                 **asdict(question.deployment),
                 "engine_version": question.deployment.version,
                 "names": dict(question.names),
+                "kv_link": kv_link(self.side),
             },
             "speculation": asdict(question.speculation),
             "slo": asdict(question.slo),
@@ -179,8 +181,8 @@ class SingleRun:
                 f"than the whole cache."
             )
         offered, served = metrics["offered_requests_per_s"], metrics["served_requests_per_s"]
-        growth, busy = metrics["backlog_growth_share"], metrics["utilisation"]
-        behind = growth is not None and growth > SATURATED_GROWTH and (busy or 0) >= SATURATED_BUSY
+        growth, busy = metrics["backlog_growth_share"], max(metrics[name] or 0.0 for name in BUSY_METRICS)
+        behind = growth is not None and growth > SATURATED_GROWTH and busy >= SATURATED_BUSY
         if self.concurrency is None and behind:
             found.append(
                 f"The fleet falls behind: {served:.3g} of {offered:.3g} requests/s are served, so latencies grow with "

@@ -10,8 +10,9 @@ from specsim.report.text import Page, milliseconds, number, percent
 
 __all__ = ["write_explanation"]
 
-_REQUEST = {"queued": "waiting for the engine", "prompt": "prompt, to its first token", "decode": "the rest",
-            "total": "whole request"}  # fmt: skip
+_REQUEST = {"queued": "waiting for the engine", "prompt": "prompt, to its first token", "room": "waiting to be read",
+            "link": "waiting for the link", "transfer": "its cache is sent", "joining": "to its first token",
+            "decode": "the rest", "total": "whole request"}  # fmt: skip
 
 
 def write_explanation(page: Page, explanation: Mapping[str, Any]) -> None:
@@ -55,9 +56,10 @@ def _change(cells: list[float]) -> str:
 
 
 def _other_rows(sides: list[Mapping[str, Any]]) -> list[list[str]]:
-    rows = [
-        [f"{text}, ms", *(milliseconds(side["request_s"][name]) for side in sides)] for name, text in _REQUEST.items()
-    ]
+    named = {name: text for name, text in _REQUEST.items() if name in sides[0]["request_s"]}
+    if "transfer" in named:
+        named["prompt"] = "prompt"
+    rows = [[f"{text}, ms", *(milliseconds(side["request_s"][name]) for side in sides)] for name, text in named.items()]
     figures: list[tuple[str, str, Callable[[Any], str]]] = [
         ("GPU busy", "busy_share", percent),
         ("of it prompts", "prefill_share", percent),

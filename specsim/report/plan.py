@@ -254,6 +254,10 @@ def _config(page: Page, result: Mapping[str, Any]) -> None:
     config = result["config"]
     engine = f"{config['engine']} {config['engine_version']}".strip()
     page.heading(f"7. Flags for {engine} ({config['policy']})")
+    if config.get("prefill_command"):
+        page.line("Each prefill server:")
+        page.verbatim(config["prefill_command"])
+        page.line("Each decode server:")
     if config["command"]:
         page.verbatim(config["command"])
     _files(page, config)

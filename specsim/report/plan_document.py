@@ -143,6 +143,11 @@ def _config(result: _Result, tables: _Tables) -> Section:
 
 def _snippets(config: _Result) -> Sequence[Block]:
     command = [Code(config["command"])] if config["command"] else []
+    if config.get("prefill_command"):
+        command = [
+            Code(config["prefill_command"], "Each prefill server"),
+            Code(config["command"], "Each decode server"),
+        ]
     return [*command, *(Code(text, name) for name, text in config["files"].items())]
 
 

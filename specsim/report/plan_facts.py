@@ -82,14 +82,27 @@ def deployment_facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         ("target", f"{names['target']}, weights {d['weight_dtype'] or 'as published'}, KV {d['kv_dtype']}"),
         ("drafter", f"{names['draft']} by {d['speculation']['method']}"),
-        ("hardware", f"{d['replicas']} replica{'s' if d['replicas'] > 1 else ''} of {d['tp']} x {names['gpu']}"
-                     + (f", router {d['router']}" if d["replicas"] > 1 else "")),
+        ("hardware", _hardware(d)),
         ("engine", f"{d['engine']} {d['engine_version']}: {limits['max_num_seqs']} sequences, "
                    f"{limits['max_num_batched_tokens']} batched tokens, model length {limits['max_model_len']}"),
         ("KV cache", f"{cost['kv_tokens_off']:,} tokens a replica, {cost['kv_tokens_on']:,} with speculation "
                      f"({cost['kv_share_lost']:.1%} less; drafter {gigabytes(cost['draft_weight_bytes'])})"),
         ("objective", f"TTFT {_limit(slo['ttft_s'])}, TPOT {_limit(slo['tpot_s'])}, for {slo['share']:.0%}"),
     ]  # fmt: skip
+
+
+def _hardware(d: Mapping[str, Any]) -> str:
+    """Replicas, their GPUs, and what is between them."""
+    each = f"of {d['tp']} x {d['names']['gpu']}"
+    if not d.get("prefill_replicas"):
+        router = f", router {d['router']}" if d["replicas"] > 1 else ""
+        return f"{d['replicas']} replica{'s' if d['replicas'] > 1 else ''} {each}{router}"
+    link = d["kv_link"]
+    return (
+        f"disaggregated: {d['prefill_replicas']} prefill and {d['decode_replicas']} decode replica"
+        f"{'s' if d['decode_replicas'] > 1 else ''} {each}, router {d['router']}; caches sent at "
+        f"{link['bytes_per_s'] / 1e9:.3g} GB/s a GPU after {link['latency_s'] * 1e3:.3g} ms"
+    )
 
 
 def _limit(seconds: float | None) -> str:

@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from specsim.metrics import POOL_METRICS
-from specsim.records import RequestColumns
+from specsim.records import RunResult
 from specsim.report.explain import write_explanation
 from specsim.report.files import whole_file
 from specsim.report.text import Page, number, percent, plus_minus
@@ -114,24 +114,28 @@ def _value(name: str, value: Any) -> str:
     return number(value, 4) + ("/s" if name.endswith("_per_s") else "")
 
 
-def _rows(requests: RequestColumns) -> Iterator[dict[str, Any]]:
-    names = [f.name for f in fields(RequestColumns)]
-    columns = [getattr(requests, name).tolist() for name in names]
-    for index, values in enumerate(zip(*columns, strict=True)):
+def _columns(result: RunResult) -> dict[str, list[Any]]:
+    records: list[Any] = [result.requests, *([] if result.prefill is None else [result.prefill.handover])]
+    return {f.name: getattr(record, f.name).tolist() for record in records for f in fields(record)}
+
+
+def _rows(columns: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    for index, values in enumerate(zip(*columns.values(), strict=True)):
         plain = (None if isinstance(v, float) and not math.isfinite(v) else v for v in values)
-        yield {"request": index, **dict(zip(names, plain, strict=True))}
+        yield {"request": index, **dict(zip(columns, plain, strict=True))}
 
 
-def write_requests(requests: RequestColumns, path: str) -> None:
+def write_requests(result: RunResult, path: str) -> None:
     """One row a request in trace order, times in s, what did not happen left empty (null in .jsonl).
 
     Raises:
         ScenarioError: when the file cannot be written; an old one is then left as it was.
     """
+    columns = _columns(result)
     with whole_file("--requests-out", path) as out:
         if path.endswith(".csv"):
-            table = csv.DictWriter(out, ["request", *(f.name for f in fields(RequestColumns))], lineterminator="\n")
+            table = csv.DictWriter(out, ["request", *columns], lineterminator="\n")
             table.writeheader()
-            table.writerows(_rows(requests))
+            table.writerows(_rows(columns))
         else:
-            out.writelines(json.dumps(row, allow_nan=False) + "\n" for row in _rows(requests))
+            out.writelines(json.dumps(row, allow_nan=False) + "\n" for row in _rows(columns))

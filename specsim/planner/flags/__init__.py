@@ -10,14 +10,15 @@ from types import MappingProxyType
 from typing import Any
 
 from specsim.config import PolicySpec
+from specsim.engine.pools import prefill_policy
 from specsim.errors import ScenarioError
 from specsim.planner.flags import llamacpp, sglang, trtllm, vllm
-from specsim.planner.flags.base import Flags
+from specsim.planner.flags.base import Flags, Role
 from specsim.planner.question import Question
 
 __all__ = ["ENGINES", "engine_config"]
 
-ENGINES: Mapping[str, Callable[[Question, PolicySpec, str | None], Flags]] = MappingProxyType(
+ENGINES: Mapping[str, Callable[[Question, PolicySpec, str | None, Role | None], Flags]] = MappingProxyType(
     {"vllm": vllm.flags, "sglang": sglang.flags, "trtllm": trtllm.flags, "llamacpp": llamacpp.flags}
 )
 """Engine -> what writes its flags."""
@@ -44,17 +45,23 @@ def engine_config(
         return _nothing(question, policy)
     if name not in ENGINES:
         raise ScenarioError(f"no flags are known for engine '{name}'; there are some for {', '.join(ENGINES)}")
-    found = ENGINES[name](question, policy, version)
+    role: Role | None = "decode" if question.deployment.is_disaggregated else None
+    found = ENGINES[name](question, policy, version, role)
+    before = None
+    if role is not None:
+        filling = prefill_policy(policy, question.side(policy).cost)
+        before = ENGINES[name](question, filling, version, "prefill")
     return {
         "engine": name,
         "engine_version": found.version,
         "policy": policy.label,
         "command": found.command,
         "speculative_config": found.speculative,
-        "files": dict(found.files),
+        "files": dict(found.files) if before is None else {**before.files, **found.files},
+        "prefill_command": None if before is None else before.command,
         "graphs": found.graphs,
         "admission": found.admission,
-        "warnings": list(found.warnings),
+        "warnings": list(dict.fromkeys((*found.warnings, *(before.warnings if before else ())))),
         "alternatives": [
             {
                 "policy": other.label,
@@ -62,7 +69,7 @@ def engine_config(
                 "speculative_config": flags.speculative,
                 "files": dict(flags.files),
             }
-            for other, flags in ((other, ENGINES[name](question, other, version)) for other in alternatives)
+            for other, flags in ((other, ENGINES[name](question, other, version, role)) for other in alternatives)
         ],
     }
 
@@ -76,6 +83,7 @@ def _nothing(question: Question, policy: PolicySpec) -> dict[str, Any]:
         "command": "",
         "speculative_config": None,
         "files": {},
+        "prefill_command": None,
         "graphs": "",
         "admission": "",
         "warnings": ["Static batching is a baseline to compare with: no engine is meant, so there are no flags."],

@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from specsim.config import PolicySpec
 from specsim.drafters import EngineName
@@ -19,7 +19,7 @@ from specsim.planner.question import Question
 from specsim.policies.registry import kind_of
 from specsim.serving import ENGINES
 
-__all__ = ["Flags", "Writer", "batch_table", "yaml_text"]
+__all__ = ["Flags", "Role", "Writer", "batch_table", "yaml_text"]
 
 _PLAIN = re.compile(r"[A-Za-z][\w./-]*\Z", re.ASCII)
 _NO_TEXT = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
@@ -44,6 +44,10 @@ class Flags:
     """What captured graphs cover, as a sentence; empty where there are none."""
     admission: str = ""
     """How much the engine lets in at once, as a sentence."""
+
+
+Role = Literal["prefill", "decode"]
+"""What a server does where prefill and decode are apart."""
 
 
 class Writer:

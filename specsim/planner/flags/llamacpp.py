@@ -12,7 +12,7 @@ from typing import Any
 
 from specsim.config import PolicySpec
 from specsim.drafters import EngineName
-from specsim.planner.flags.base import Flags, Writer
+from specsim.planner.flags.base import Flags, Role, Writer
 from specsim.planner.question import Question
 
 __all__ = ["flags"]
@@ -22,9 +22,11 @@ _RENAMED = "2026.5"
 _CACHES = {"bf16": "bf16", "fp16": "f16", "fp8": "q8_0", "int8": "q8_0"}
 
 
-def flags(question: Question, policy: PolicySpec, version: str | None = None) -> Flags:
+def flags(question: Question, policy: PolicySpec, version: str | None = None, role: Role | None = None) -> Flags:
     """Command line that makes the llama.cpp server follow `policy`; version None: that of the deployment."""
     w = Writer("llamacpp", _CHECKED, question, policy, version)
+    if role is not None:
+        w.warn("llama.cpp does not serve prefill and decode apart: the command is that of a server that does both.")
     deployment, limits = w.deployment, w.limits
     slots = _slots(w)
     w.add("llama-server", "-m", w.target, "-np", slots)

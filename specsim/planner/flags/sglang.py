@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from specsim.config import PolicySpec
-from specsim.planner.flags.base import Flags, Writer
+from specsim.planner.flags.base import Flags, Role, Writer
 from specsim.planner.question import Question
 
 __all__ = ["flags"]
@@ -24,7 +24,7 @@ _FILE = "adaptive.json"
 _DEFAULT_SEATS = 48
 
 
-def flags(question: Question, policy: PolicySpec, version: str | None = None) -> Flags:
+def flags(question: Question, policy: PolicySpec, version: str | None = None, role: Role | None = None) -> Flags:
     """Command line that makes SGLang follow `policy`; version None: that of the deployment, or the one read."""
     w = Writer("sglang", _CHECKED, question, policy, version)
     deployment, limits = w.deployment, w.limits
@@ -47,6 +47,10 @@ def flags(question: Question, policy: PolicySpec, version: str | None = None) ->
         f"of a server."
     )
     w.add("--chunked-prefill-size", limits.max_num_batched_tokens, "--context-length", limits.max_model_len)
+    if role is not None:
+        w.add("--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl")
+        w.warn("A router joins the servers: python -m sglang_router.launch_router --pd-disaggregation, with --prefill "
+               "and --decode for each.")  # fmt: skip
     if not limits.enable_prefix_caching:
         w.add("--disable-radix-cache")
     w.warn("Memory is left to SGLang (--mem-fraction-static); the cache of this plan is that of vLLM's rule.")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from specsim.config import PolicySpec
-from specsim.planner.flags.base import Flags, Writer, batch_table, yaml_text
+from specsim.planner.flags.base import Flags, Role, Writer, batch_table, yaml_text
 from specsim.planner.question import Question
 
 __all__ = ["flags"]
@@ -22,15 +22,16 @@ _OLD = ("Medusa", "Lookahead", "Eagle")
 """Decoding types of the older engine-build line, which takes no such file."""
 
 
-def flags(question: Question, policy: PolicySpec, version: str | None = None) -> Flags:
+def flags(question: Question, policy: PolicySpec, version: str | None = None, role: Role | None = None) -> Flags:
     """Command line and configuration file that make TensorRT-LLM follow `policy`; version None: the deployment's."""
     w = Writer("trtllm", _CHECKED, question, policy, version)
+    file = _FILE if role is None else f"{role}-{_FILE}"
     deployment, limits = w.deployment, w.limits
     w.add("trtllm-serve", w.target)
     if deployment.tp > 1:
         w.add("--tp_size", deployment.tp)
     w.add("--max_batch_size", limits.max_num_seqs, "--max_num_tokens", limits.max_num_batched_tokens)
-    w.add("--max_seq_len", limits.max_model_len, "--config", _FILE)
+    w.add("--max_seq_len", limits.max_model_len, "--config", file)
     speculative = _speculative(w)
     cache: dict[str, Any] = {"enable_block_reuse": limits.enable_prefix_caching}
     if deployment.kv_dtype in ("fp8", "nvfp4"):
@@ -42,7 +43,13 @@ def flags(question: Question, policy: PolicySpec, version: str | None = None) ->
         text["scheduler_config"] = {"capacity_scheduler_policy": deployment.capacity_policy.upper()}
     if speculative is not None:
         text["speculative_config"] = speculative
-    w.files[_FILE] = yaml_text(text)
+    if role is not None:
+        text["cache_transceiver_config"] = {"backend": "DEFAULT"}
+        if role == "prefill":
+            text["disable_overlap_scheduler"] = True
+        w.warn("trtllm-serve disaggregated -c FILE joins the servers; FILE names them under context_servers and "
+               "generation_servers.")  # fmt: skip
+    w.files[file] = yaml_text(text)
     w.graphs = "CUDA graphs are looked up by exact batch and draft length: 1 to 32, 64 and 128 requests by default."
     policy_name = deployment.capacity_policy or "guaranteed_no_evict"
     w.admission = (

@@ -12,7 +12,7 @@ import json
 from typing import Any
 
 from specsim.config import PolicySpec
-from specsim.planner.flags.base import Flags, Writer
+from specsim.planner.flags.base import Flags, Role, Writer
 from specsim.planner.question import Question
 from specsim.policies import kind_of
 
@@ -27,7 +27,7 @@ _TABLE_METHODS = ("ngram", "eagle", "eagle3", "mtp", "draft_model", "dflash")
 """Methods for which vLLM's first model runner takes a table by batch."""
 
 
-def flags(question: Question, policy: PolicySpec, version: str | None = None) -> Flags:
+def flags(question: Question, policy: PolicySpec, version: str | None = None, role: Role | None = None) -> Flags:
     """Command line and speculative config that make vLLM follow `policy`; version None: that of the deployment."""
     w = Writer("vllm", _CHECKED, question, policy, version)
     deployment, limits = w.deployment, w.limits
@@ -43,6 +43,13 @@ def flags(question: Question, policy: PolicySpec, version: str | None = None) ->
     w.add("--max-num-seqs", limits.max_num_seqs, "--max-num-batched-tokens", limits.max_num_batched_tokens)
     w.add("--max-model-len", limits.max_model_len)
     w.add("--gpu-memory-utilization", f"{deployment.gpu_memory_utilization:g}")
+    if role is not None:
+        part = {"prefill": "kv_producer", "decode": "kv_consumer"}[role]
+        connector = {"kv_connector": "NixlConnector", "kv_role": part}
+        w.add("--kv-transfer-config", json.dumps(connector, separators=(",", ":")))
+        w.warn("A proxy sends each request to a prefill server with max_tokens 1, then to a decode server with the "
+               "kv_transfer_params that came back; vLLM has a toy one (tests/v1/kv_connector/nixl_integration), and "
+               "llm-d and Dynamo have routers.")  # fmt: skip
     if not limits.enable_prefix_caching:
         w.add("--no-enable-prefix-caching")
     if w.is_own and deployment.block_size_tokens not in (None, 16):
@@ -50,7 +57,8 @@ def flags(question: Question, policy: PolicySpec, version: str | None = None) ->
     if deployment.chunked_prefill is False:
         w.add("--no-enable-chunked-prefill")
     speculative = _speculative(w)
-    _graphs(w)
+    if role != "prefill":
+        _graphs(w)
     if speculative is not None:
         w.add("--speculative-config", json.dumps(speculative, separators=(",", ":")))
         if not w.is_before(_METRICS_SINCE):
