@@ -23,8 +23,10 @@ from specsim.config import PolicySpec, ReplicaLimits, RouterName
 from specsim.disaggregation import Disaggregation
 from specsim.disciplines import DISCIPLINES, SGLANG, TRTLLM, VLLM, Discipline
 from specsim.engine import simulator
+from specsim.engine.fast_pools import FastDecode, FastPrefill
 from specsim.engine.fast_replica import FastReplica
 from specsim.engine.observe import Observer
+from specsim.engine.plain_pools import PlainDecode, PlainPrefill
 from specsim.engine.plain_replica import PlainReplica
 from specsim.latency import StepCost
 from specsim.policies import KINDS as ALL_KINDS
@@ -69,6 +71,7 @@ class World:
     policy: PolicySpec = field(default_factory=lambda: PolicySpec("off"))
     profile: LatencyProfile = field(default_factory=make_profile)
     replicas: int = 1
+    disaggregation: Disaggregation | None = None
     router: RouterName = "round_robin"
     concurrency: int | None = None
     seed: int = 0
@@ -189,6 +192,7 @@ def run(world: World, *, plain: bool, watch: Watch | None = None, observers: Seq
             limits=world.limits,
             policy=world.policy,
             replicas=world.replicas,
+            disaggregation=world.disaggregation,
             router=world.router,
             concurrency=world.concurrency,
             warmup_share=world.warmup_share,
@@ -202,8 +206,8 @@ def _watched(watch: Watch | None) -> Iterator[None]:
     if watch is None:
         yield
         return
-    plain, fast = _watching(PlainReplica, watch), _watching(FastReplica, watch)
-    with mock.patch.object(simulator, "PlainReplica", plain), mock.patch.object(simulator, "FastReplica", fast):
+    kinds = (PlainReplica, FastReplica, PlainPrefill, FastPrefill, PlainDecode, FastDecode)
+    with mock.patch.multiple(simulator, **{kind.__name__: _watching(kind, watch) for kind in kinds}):
         yield
 
 
