@@ -214,3 +214,33 @@ def test_drafts_by_probability_are_asked_for_or_said_to_be_missing(engine: str) 
     found = engine_config(resolve(Deployment(), speculation, Slo()), PolicySpec("static", 3), engine=engine)
     assert ('"draft_sample_method":"probabilistic"' in found["command"]) == (engine == "vllm")
     assert any("by probability" in warning for warning in found["warnings"]) == (engine != "vllm")
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_prefill_and_decode_servers_have_commands_of_their_own(engine: str) -> None:
+    """The prefill side loads the drafter and asks it for one token, since its cache is sent along."""
+    deployment = Deployment(engine=engine, prefill_replicas=2, decode_replicas=1)
+    question = resolve(deployment, Speculation(num_spec_tokens=(3,)), Slo())
+    config = engine_config(question, PolicySpec("static", 3))
+    before, after = config["prefill_command"], config["command"]
+    assert before != after
+    files = config["files"]
+    if engine == "vllm":
+        assert json.loads(options(before)["--kv-transfer-config"])["kv_role"] == "kv_producer"
+        assert json.loads(options(after)["--kv-transfer-config"])["kv_role"] == "kv_consumer"
+        assert json.loads(options(before)["--speculative-config"])["num_speculative_tokens"] == 1
+        assert json.loads(options(after)["--speculative-config"])["num_speculative_tokens"] == 3
+    elif engine == "sglang":
+        assert "--disaggregation-mode prefill" in before and "--speculative-num-steps 1" in before
+        assert "--disaggregation-mode decode" in after and "--speculative-num-steps 3" in after
+    else:
+        assert set(files) == {name for command in (before, after) for name in command.split() if name in files}
+        assert len(files) == 2 and all("cache_transceiver_config" in text for text in files.values())
+    plain = engine_config(question, PolicySpec("off"))
+    assert "spec" not in plain["prefill_command"].replace("specsim", "")
+    lookup = resolve(deployment, Speculation(method="ngram", num_spec_tokens=(3,)), Slo())
+    assert "spec" not in engine_config(lookup, PolicySpec("static", 3))["prefill_command"], "it has no cache to fill"
+    assert (
+        engine_config(resolve(Deployment(engine=engine), Speculation(), Slo()), PolicySpec("off"))["prefill_command"]
+        is None
+    )

@@ -6,6 +6,7 @@ happens there.
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,8 +19,10 @@ from builders import FixedLuck, make_limits, make_profile, make_trace
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from strategies import KINDS, TWO_POOL_RULES, Watch, World, pool_of, pools, queues_of, run, served, worlds
+from test_fast_equals_plain import assert_same
 from test_laws import blocks_counted_from_scratch
 from test_queueing_theory import MEAN_SERVICE_S, TOKEN_S, queue
+from trace_events import read_timeline
 
 from specsim.admission import never_fits
 from specsim.config import PolicySpec
@@ -27,6 +30,8 @@ from specsim.disaggregation import Disaggregation
 from specsim.disciplines import LLAMACPP, SGLANG, STATIC, TRTLLM, VLLM
 from specsim.engine.plain_replica import PlainReplica
 from specsim.errors import ScenarioError
+from specsim.explain.breakdown import BreakdownObserver
+from specsim.explain.timeline import Timeline
 from specsim.latency import StepCost, StepWork
 from specsim.metrics import POOL_METRICS, summarise
 from specsim.records import HandoverColumns, RunResult
@@ -246,6 +251,39 @@ def test_littles_law_over_both_pools(world: World, plain: bool) -> None:
     rows, ok = result.requests, served(result)
     area = math.fsum(count * (later - now) for (now, count), (later, _) in pairwise(seen))
     assert area == pytest.approx(math.fsum((rows.finish_s - rows.arrival_s)[ok].tolist()), rel=1e-9, abs=1e-9)
+
+
+@law(20)
+def test_an_observed_run_is_the_same_run_and_its_timeline_the_record(world: World, plain: bool) -> None:
+    assert world.disaggregation is not None
+    out = io.StringIO()
+    cost, first = StepCost(world.profile), world.disaggregation.prefill_replicas
+    timeline = Timeline(
+        out, cost, prompt_tokens=world.trace.prompt_tokens, output_tokens=world.trace.output_tokens, max_bytes=10**9,
+        prefill_replicas=first,
+    )  # fmt: skip
+    sums = BreakdownObserver(cost, first)
+    result = run(world, plain=plain, observers=[timeline, sums])
+    timeline.close(result.end_s)
+    assert_same(run(world, plain=plain), result)
+    rows, columns, drawing = result.requests, handover(result), read_timeline(out.getvalue())
+    assert set(drawing.requests) == set(np.flatnonzero(served(result)).tolist())
+    for i, spans in drawing.requests.items():
+        moments = [rows.arrival_s[i], rows.first_scheduled_s[i], columns.prefill_end_s[i]]
+        names = ["queued", "prefill", "handover"]
+        if went(result)[i]:
+            moments += [columns.transfer_start_s[i], columns.transfer_end_s[i]]
+            names += ["transfer", "joining"]
+        moments += [rows.first_token_s[i], rows.finish_s[i]]
+        assert [name for name, _, _ in spans.phases] == [*names, "decode"]
+        for (_, begin, end), before, after in zip(spans.phases, moments[:-1], moments[1:], strict=True):
+            assert (begin, end) == pytest.approx((before * 1e6, after * 1e6), abs=2e-3)
+        assert spans.pid == rows.replica[i] + 1
+    if world.concurrency is None:
+        assert result.prefill is not None
+        busy = result.totals.busy_s + result.prefill.totals.busy_s
+        assert sums.breakdown.busy_s == pytest.approx(busy)
+        assert sums.breakdown.steps == result.totals.steps
 
 
 @law(20)
