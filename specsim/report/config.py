@@ -8,16 +8,22 @@ from typing import Any
 from specsim.report.text import Page, visible
 from specsim.serving import ENGINES
 
-__all__ = ["SCRIPT", "config_files", "config_text", "to_know"]
+__all__ = ["PREFILL_SCRIPT", "SCRIPT", "config_files", "config_text", "to_know"]
 
 SCRIPT = "serve.sh"
-"""File with the command."""
+"""File with the command; of a decode server where prefill and decode are apart."""
+PREFILL_SCRIPT = "serve-prefill.sh"
+"""File with the command of a prefill server."""
 
 
 def config_text(config: Mapping[str, Any], *, color: bool = False) -> str:
     """Command, files, what graphs and admission cover, and warnings."""
     page = Page(color=color)
     page.heading(f"{_title(config)}: {config['policy']}, of {config['plan_id']}")
+    if config.get("prefill_command"):
+        page.line("Each prefill server:")
+        page.verbatim(config["prefill_command"])
+        page.line("Each decode server:")
     if config["command"]:
         page.verbatim(config["command"])
     for name, text in config["files"].items():
@@ -36,7 +42,11 @@ def config_files(config: Mapping[str, Any]) -> dict[str, str]:
         return {}
     remarks = [f"# {_title(config)}: {config['policy']}, of {config['plan_id']} by specsim"]
     remarks += [f"# - {visible(said)}" for said in to_know(config)]
-    return {SCRIPT: "\n".join(["#!/bin/sh", *remarks, f"exec {config['command']}", ""]), **config["files"]}
+    commands = {SCRIPT: config["command"], PREFILL_SCRIPT: config.get("prefill_command")}
+    scripts = {
+        name: "\n".join(["#!/bin/sh", *remarks, f"exec {command}", ""]) for name, command in commands.items() if command
+    }
+    return {**scripts, **config["files"]}
 
 
 def _title(config: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from specsim.errors import ScenarioError
 from specsim.planner.flags import ENGINES, engine_config
 from specsim.planner.question import Question
 from specsim.policies import parse_policy
+from specsim.report.config import config_files
 
 SCHEDULE = PolicySpec("schedule", 5, table=((1, 8, 5), (9, 64, 2), (65, 512, 0)))
 
@@ -224,6 +225,9 @@ def test_prefill_and_decode_servers_have_commands_of_their_own(engine: str) -> N
     config = engine_config(question, PolicySpec("static", 3))
     before, after = config["prefill_command"], config["command"]
     assert before != after
+    scripts = config_files(config | {"plan_id": "plan-1"})
+    assert scripts["serve-prefill.sh"].endswith(f"exec {before}\n")
+    assert scripts["serve.sh"].endswith(f"exec {after}\n")
     files = config["files"]
     if engine == "vllm":
         assert json.loads(options(before)["--kv-transfer-config"])["kv_role"] == "kv_producer"
