@@ -21,7 +21,7 @@ import numpy as np
 from specsim.acceptance.base import similar_outputs
 from specsim.acceptance.measured import lengths_by_k
 from specsim.acceptance.mixture import Mixture
-from specsim.acceptance.regime_chain import steady_regimes
+from specsim.acceptance.regime_chain import drifted, steady_regimes
 from specsim.acceptance.shift_mixture import with_lengths, with_proposals
 from specsim.errors import ProfileError
 
@@ -39,6 +39,11 @@ _IGNORED = 0.003
 _MOVES_PRIOR = 5.0
 _PLACES_PRIOR = 20.0
 """Observations for which the mean over kinds, or over places, counts."""
+_BANDS = (0, 128, 512, 1024, 2048, 4096)
+"""Output positions at which moves may drift, those up to half of the longest output; multiples of `_PIECE_TOKENS`."""
+_DRIFT_PRIOR = 50.0
+"""Moves for which it counts that all bands are alike."""
+_SCALINGS = 4
 _KNOTS = 16
 _REFERENCE_OUTPUTS = 24
 
@@ -74,7 +79,8 @@ def fit_mixture(
     kinds = max(1, min(kinds, len(chosen) // 5))
     tokens = np.array([len(run) for run in chosen], dtype=np.float64)
     steady = steady_lengths is not None
-    found = _explain(_Tests.of(chosen, (1, most)), tokens, _by_ease(chosen, tokens, kinds), regimes, steady)
+    bands = (0,) if steady else tuple(p for p in _BANDS if 2 * p <= tokens.max())
+    found = _explain(_Tests.of(chosen, (1, most), bands), tokens, _by_ease(chosen, tokens, kinds), regimes, steady)
     if steady:
         places = np.array([tokens.mean()])
         shares = found.member.mean(axis=0)[None]
@@ -83,13 +89,16 @@ def fit_mixture(
         shares = similar_outputs(places, tokens) @ found.member
     model = Mixture(
         accept=tuple(tuple(row) for row in found.accept.tolist()),
-        moves=tuple(tuple(tuple(row) for row in rows) for rows in _normal(found.moves).tolist()),
+        moves=tuple(
+            tuple(tuple(row) for row in rows) for rows in _normal(drifted(found.moves, found.drift[:1])[0]).tolist()
+        ),
         starts=tuple(tuple(row) for row in _normal(found.starts).tolist()),
         shares=tuple(tuple(row) for row in _normal(shares).tolist()),
         share_tokens=tuple(places.tolist()),
         outputs=_reference(measured) if output_tokens is None else ((output_tokens, 1.0),),
         max_spec_tokens=most,
         name=name,
+        drift=tuple((p, tuple(w)) for p, w in zip(bands[1:], (found.drift[1:] / found.drift[0]).tolist(), strict=True)),
     )
     lengths = lengths_by_k(measured, most) if steady_lengths is None else steady_lengths
     return with_proposals(with_lengths(model, lengths), proposal_rate)
@@ -107,12 +116,16 @@ class _Tests:
     after: np.ndarray
     size: np.ndarray
     walks: int
+    band: np.ndarray
+    """Band of output positions of each piece."""
+    bands: int
 
     @classmethod
-    def of(cls, runs: Sequence[np.ndarray], walks: Sequence[int]) -> _Tests:
+    def of(cls, runs: Sequence[np.ndarray], walks: Sequence[int], bands: Sequence[int]) -> _Tests:
         parts: list[np.ndarray] = []
         request: list[int] = []
         before: list[int] = []
+        place_of: list[int] = []
         for k in walks:
             for i, run in enumerate(runs):
                 code = _walk(run, k)
@@ -120,10 +133,12 @@ class _Tests:
                     before.append(len(parts) - 1 if first else -1)
                     parts.append(code[first : first + _PIECE_TOKENS])
                     request.append(i)
+                    place_of.append(first)
         size = np.array([len(part) for part in parts])
         order = np.argsort(-size, kind="stable")
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
+        band = np.searchsorted(bands, place_of, side="right") - 1
         front = np.array(before)[order]
         front = np.where(front >= 0, place[front], -1)
         behind = np.full(len(order), -1)
@@ -131,7 +146,7 @@ class _Tests:
         code = np.zeros((int(size.max()), len(order)), dtype=np.int8)
         for n, part in enumerate(order.tolist()):
             code[: size[part], n] = parts[part]
-        return cls(code, np.array(request)[order], front, behind, size[order], len(walks))
+        return cls(code, np.array(request)[order], front, behind, size[order], len(walks), band[order], len(bands))
 
 
 @dataclass
@@ -139,6 +154,8 @@ class _Found:
     accept: np.ndarray
     moves: np.ndarray
     starts: np.ndarray
+    drift: np.ndarray
+    """[band, regime]: weight of moves into a regime."""
     member: np.ndarray
     """[request, kind]: chance of being of that kind."""
 
@@ -179,7 +196,8 @@ def _explain(tests: _Tests, tokens: np.ndarray, member: np.ndarray, regimes: int
     kinds = member.shape[1]
     ease = np.linspace(0.05, 0.95, regimes)
     moves = np.repeat((0.8 * np.eye(regimes) + 0.2 / regimes)[None], kinds, axis=0)
-    now = _Found(np.repeat(ease[:, None], _PLACES, axis=1), moves, steady_regimes(moves), member)
+    drift = np.ones((tests.bands, regimes))
+    now = _Found(np.repeat(ease[:, None], _PLACES, axis=1), moves, steady_regimes(moves), drift, member)
     shape = (regimes, kinds, len(tests.size))
     borders = _Borders(np.zeros(shape), np.zeros(shape))
     similar = None if steady else similar_outputs(tokens, tokens)
@@ -226,7 +244,8 @@ def _iterate(
     chance = np.ones((now.accept.shape[0], 1 + 2 * _PLACES))
     chance[:, 1::2], chance[:, 2::2] = 1.0 - now.accept, now.accept
     fits = np.take(chance, code, axis=1)
-    moves = np.ascontiguousarray(now.moves[kind].transpose(1, 2, 0))
+    band = tests.band[piece]
+    moves = np.ascontiguousarray(drifted(now.moves, now.drift)[band, kind].transpose(1, 2, 0))
 
     here = np.ascontiguousarray(now.starts[kind].T)
     front = tests.before[piece]
@@ -277,10 +296,10 @@ def _iterate(
     borders.begins[:, kind, piece] = begins / begins.max(axis=0)
 
     moved *= moves * weight
-    sums = np.stack([np.bincount(kind, row, len(now.moves)) for row in moved.reshape(-1, len(piece))], axis=1)
-    sums = sums.reshape(now.moves.shape)
-    now.moves = sums + _MOVES_PRIOR * _normal(sums.sum(axis=0) + 1e-6)
-    now.moves /= now.moves.sum(axis=2, keepdims=True)
+    cells = len(now.drift) * len(now.moves)
+    cell = band * len(now.moves) + kind
+    sums = np.stack([np.bincount(cell, row, cells) for row in moved.reshape(-1, len(piece))], axis=1)
+    _learn_moves(now, sums.reshape(len(now.drift), *now.moves.shape))
     first = np.flatnonzero(front < 0)
     begun = np.stack([np.bincount(kind[first], row[first], len(now.moves)) for row in forward[0]], axis=1)
     now.starts = _normal(begun + begun.sum(axis=0) / max(begun.sum(), 1e-12))
@@ -289,6 +308,24 @@ def _iterate(
     level = (hits.sum(axis=1, keepdims=True) + 0.5) / (tested[:, 1:].sum(axis=1, keepdims=True) + 1.0)
     now.accept = (hits + _PLACES_PRIOR * level) / (hits + misses + _PLACES_PRIOR)
     return likelihood
+
+
+def _learn_moves(now: _Found, seen: np.ndarray) -> None:
+    """Moves and drift from the moves [band, kind, regime, regime] that were seen, by iterative scaling (Darroch and
+    Ratcliff 1972): each factor is multiplied by what was seen over what it predicts."""
+    total = seen.sum(axis=0)
+    usual = _MOVES_PRIOR * _normal(total.sum(axis=0) + 1e-6)
+    if len(seen) == 1:
+        now.moves = total + usual
+        now.moves /= now.moves.sum(axis=2, keepdims=True)
+        return
+    left = seen.sum(axis=3)[..., None]
+    for _ in range(_SCALINGS):
+        expected = (left * drifted(now.moves, now.drift)).sum(axis=(1, 2))
+        now.drift = now.drift * (seen.sum(axis=(1, 2)) + _DRIFT_PRIOR) / (expected + _DRIFT_PRIOR * now.drift)
+        expected = (left * drifted(now.moves, now.drift)).sum(axis=0)
+        now.moves = now.moves * (total + usual) / (expected + _MOVES_PRIOR * now.moves)
+        now.moves /= now.moves.sum(axis=2, keepdims=True)
 
 
 def _onward(rows: np.ndarray, moves: np.ndarray) -> np.ndarray:

@@ -4,8 +4,10 @@ Each request is of one kind, which depends on its own luck and output length. It
 output position between regimes (nothing matches, hard, easy, copied), by a Markov chain of its kind. A draft for a
 position matches with the chance of the regime there and of its place in the draft, and as in `PerPosition` each output
 position owns one uniform, so that every k meets the same text: what a small k leaves of an easy stretch is found again
-by the next round. Rounds of one request are independent given the regimes.
-Leaves out: that a lookup's long proposals match better than short ones; drift other than from the first regimes.
+by the next round. Rounds of one request are independent given the regimes. The chain may drift with the output
+position, alike in all requests: lookups find nothing in the first tokens, a drafter fails beyond the context it was
+trained on.
+Leaves out: that a lookup's long proposals match better than short ones; prompts, which are context too.
 Numbers: fitted to measured requests (`specsim.acceptance.fit_mixture`), or of the catalogue.
 """
 
@@ -21,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specsim.acceptance.base import MAX_SPEC_TOKENS, Luck, conditionals_of, request_offsets, shifted
-from specsim.acceptance.regime_chain import RoundSums, round_sums
+from specsim.acceptance.regime_chain import RoundSums, drifted, round_sums
 from specsim.errors import ProfileError
 from specsim.rng import Purpose, stream
 from specsim.type_checks import check_types
@@ -57,6 +59,9 @@ class Mixture:
     """[regime]: chance that a lookup proposes anything to a round that starts there; empty: always."""
     max_spec_tokens: int = 20
     name: str = "mixture"
+    drift: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    """(output position, weight of each regime): from there to the next such position, moves into a regime are so many
+    times as likely as at first, before each row is made to sum to 1 again. Empty: no drift."""
 
     def __post_init__(self) -> None:
         check_types(self, "mixture", ProfileError)
@@ -82,6 +87,10 @@ class Mixture:
             raise ProfileError(f"mixture: proposes has {len(self.proposes)} values for {regimes} regimes")
         if not 1 <= self.max_spec_tokens <= MAX_SPEC_TOKENS:
             raise ProfileError(f"max_spec_tokens must be 1..{MAX_SPEC_TOKENS}, got {self.max_spec_tokens!r}")
+        if any(b <= a for a, b in itertools.pairwise(self.bands)):
+            raise ProfileError(f"mixture: positions of drift must rise and be positive, got {self.bands[1:]!r}")
+        if any(len(w) != regimes or not all(0.0 < x < math.inf for x in w) for _, w in self.drift):
+            raise ProfileError(f"mixture: drift must have {regimes} positive weights, got {self.drift!r}")
         if min(self.share_tokens) <= 0 or any(b <= a for a, b in itertools.pairwise(self.share_tokens)):
             raise ProfileError(f"mixture: share_tokens must rise and be positive, got {self.share_tokens!r}")
         if not self.outputs or any(n < 1 or not w > 0 for n, w in self.outputs):
@@ -188,19 +197,20 @@ class Mixture:
     def _path(self, kinds: np.ndarray, first: np.ndarray, spans: np.ndarray, moves_u: np.ndarray) -> np.ndarray:
         """int8 regime of every position of all requests, one after another. Walks from change to change, all requests
         at once: where a regime is left next is looked up, not searched."""
-        moves = np.asarray(self.moves)
-        n, regimes = len(moves_u), moves.shape[1]
+        moves = self.moves_by_band()
+        n, regimes = len(moves_u), moves.shape[2]
         ends = np.cumsum(spans)
-        stay = np.diagonal(moves, axis1=1, axis2=2)
+        band = np.searchsorted(self.bands, np.arange(n) - np.repeat(ends - spans, spans), side="right") - 1
+        stay = np.diagonal(moves, axis1=2, axis2=3)
         leave = np.empty((regimes, n + 1), dtype=np.int64)
         positions = np.arange(n)
         for s in range(regimes):
             leave[s, n] = n
-            leaves = moves_u >= np.repeat(stay[kinds, s], spans)
+            leaves = moves_u >= stay[band, np.repeat(kinds, spans), s]
             leave[s, :n] = np.minimum.accumulate(np.where(leaves, positions, n)[::-1])[::-1]
         onward = moves * (1.0 - np.eye(regimes))
-        total = onward.sum(axis=2, keepdims=True)
-        onward = np.cumsum(np.divide(onward, total, out=np.zeros_like(onward), where=total > 0), axis=2)
+        total = onward.sum(axis=3, keepdims=True)
+        onward = np.cumsum(np.divide(onward, total, out=np.zeros_like(onward), where=total > 0), axis=3)
         changes = np.zeros(n, dtype=bool)
         found = np.zeros(n, dtype=np.int8)
         at, now, end, kind = ends - spans, first, ends, kinds
@@ -210,9 +220,9 @@ class Mixture:
             last = leave[now, at]  # the last position in this regime
             going = last + 1 < end
             last, now, end, kind = last[going], now[going], end[going], kind[going]
-            rest = stay[kind, now]
+            rest = stay[band[last], kind, now]
             share = (moves_u[last] - rest) / (1.0 - rest)
-            now = _pick(onward[kind, now], share, summed=True)
+            now = _pick(onward[band[last], kind, now], share, summed=True)
             at = last + 1
         return found[np.maximum.accumulate(np.where(changes, positions, 0))]
 
@@ -220,6 +230,16 @@ class Mixture:
         """[regimes, num_spec_tokens]: acceptance, carried on."""
         rows = [row[:num_spec_tokens] + row[-1:] * max(0, num_spec_tokens - len(row)) for row in self.accept]
         return np.asarray(rows, dtype=np.float64).reshape(len(rows), num_spec_tokens)
+
+    @property
+    def bands(self) -> tuple[int, ...]:
+        """First output position of each stretch of the output with moves of its own."""
+        return (0, *(position for position, _ in self.drift))
+
+    def moves_by_band(self) -> np.ndarray:
+        """[bands, kinds, regimes, regimes]: chance of the next position's regime."""
+        moves = np.asarray(self.moves)
+        return drifted(moves, np.array([[1.0] * moves.shape[2], *(weights for _, weights in self.drift)]))
 
     def _mean(self, num_spec_tokens: int, what: str) -> float:
         """One of the sums over rounds, over all requests in `outputs`."""
@@ -238,9 +258,10 @@ def _sums_of(model: Mixture, num_spec_tokens: int) -> RoundSums:
     return round_sums(
         model.by_depth(num_spec_tokens),
         np.asarray(model.proposes) if model.proposes else np.ones(regimes),
-        np.asarray(model.moves),
+        model.moves_by_band(),
         np.asarray(model.starts),
         np.asarray([tokens for tokens, _ in model.outputs]),
+        model.bands,
     )
 
 
