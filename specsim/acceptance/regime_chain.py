@@ -1,9 +1,9 @@
-"""Expected rounds of a request whose text moves between regimes of acceptance: without drawing anything.
+"""Expected rounds of a request whose text moves between regimes of acceptance: exact, without drawing anything.
 
 The regime of the text moves from output position to output position as a Markov chain. A round that starts in a regime
-accepts its drafts one by one, each by the regime at its own position, and emits one token more; so where rounds start
-is a Markov renewal process, and its sums over the positions of an output follow by powers of one matrix, or of one for
-each band of positions where the chain drifts.
+accepts its drafts one by one, each by the regime at its own position, and emits one token more; so the regime together
+with the drafts accepted so far is a Markov chain, and its sums over the positions of an output follow by powers of one
+matrix, or of one for each band of positions where the chain drifts.
 Numbers: none; the chain and its acceptances are the caller's.
 """
 
@@ -56,8 +56,7 @@ def round_sums(
     accept: np.ndarray, proposes: np.ndarray, moves: np.ndarray, starts: np.ndarray, lengths: np.ndarray,
     bands: Sequence[int] = (0,),
 ) -> RoundSums:  # fmt: skip
-    """Sums over the rounds of one request at a static number of drafts. A round moves by the chances of the band in
-    which it starts, so that sums are exact but for the last k positions before the next band.
+    """Sums over the rounds of one request at a static number of drafts.
 
     Args:
         accept: [regimes, k], chance that draft 1..k matches given that it was proposed and that those before it did,
@@ -65,50 +64,53 @@ def round_sums(
         proposes: [regimes], chance that anything is proposed to a round that starts in a regime.
         moves: [bands, kinds, regimes, regimes], chance of the next position's regime, by kind of request.
         starts: [kinds, regimes], regime of the first position.
-        lengths: output lengths, whole numbers >= 1.
+        lengths: output lengths, whole numbers >= 1. What the last round emits beyond them follows the last band.
         bands: first output position of each band, rising from 0.
     """
     (regimes, k), kinds = accept.shape, moves.shape[1]
+    chances = np.concatenate((accept[:, :1] * proposes[:, None], accept[:, 1:]), axis=1)
     size = (k + 1) * regimes
-    state = np.zeros((len(lengths), kinds, size + 3))
+    state = np.zeros((len(lengths), kinds, size + 2))
     state[:, :, :regimes] = starts
     wanted = np.asarray(lengths, dtype=np.int64)
+    beyond = np.zeros((len(lengths), kinds))
     # einsum, since threads of a matrix library cost more than these small products, and sum in an order of their own
     for first, end, own in zip(bands, (*bands[1:], max(int(wanted.max()), bands[-1])), moves, strict=True):
         left = np.clip(wanted, first, end) - first
-        turn = _turn(accept, proposes, own) if left.any() else None
+        done = (wanted > first) & (wanted <= end)
+        turn = _turn(chances, proposes, own) if left.any() else None
         while turn is not None:
             odd = (left & 1).astype(bool)
             state[odd] = np.einsum("lci,cij->lcj", state[odd], turn)
             left >>= 1
             turn = np.einsum("cij,cjk->cik", turn, turn) if left.any() else None
-    sums = state[:, :, size:]
-    return RoundSums(sums[..., 0], sums[..., 1], sums[..., 2])
+        beyond[done] = np.einsum("lci,ci->lc", state[done][:, :, :size], _remaining(chances, own))
+    return RoundSums(state[:, :, size], wanted[:, None] + beyond, state[:, :, size + 1])
 
 
-def _turn(accept: np.ndarray, proposes: np.ndarray, moves: np.ndarray) -> np.ndarray:
-    """[kinds, n, n]: one position further. A row vector of n holds where rounds start at the last k + 1 positions, and
-    the three sums so far."""
-    (regimes, k), kinds = accept.shape, len(moves)
-    # steps[g - 1]: a round that starts in a regime emits g tokens and the next one starts in another
-    steps = np.empty((k + 1, kinds, regimes, regimes))
-    alive = np.broadcast_to(np.eye(regimes), (kinds, regimes, regimes))
-    emitted = np.ones((kinds, regimes))
-    chances = np.concatenate((accept[:, :1] * proposes[:, None], accept[:, 1:]), axis=1)
-    for j in range(k):
-        steps[j] = (alive * (1.0 - chances[:, j])) @ moves
-        alive = (alive * chances[:, j]) @ moves
-        emitted = emitted + alive.sum(axis=2)
-    steps[k] = alive @ moves
+def _turn(chances: np.ndarray, proposes: np.ndarray, moves: np.ndarray) -> np.ndarray:
+    """[kinds, n, n]: one position further. A row vector of n holds the regime of the text together with the drafts that
+    the round under way has accepted, 0 where one starts, and so far the rounds and those with a proposal."""
+    (regimes, k), kinds = chances.shape, len(moves)
     size = (k + 1) * regimes
-    turn = np.zeros((kinds, size + 3, size + 3))
-    for g in range(k + 1):
-        turn[:, g * regimes : (g + 1) * regimes, :regimes] = steps[g]
-        if g < k:
-            block = np.arange(regimes) + g * regimes
-            turn[:, block, block + regimes] = 1.0
+    turn = np.zeros((kinds, size + 2, size + 2))
+    for j in range(k + 1):
+        here = slice(j * regimes, (j + 1) * regimes)
+        hit = chances[:, j, None] if j < k else np.zeros((regimes, 1))
+        turn[:, here, :regimes] += (1.0 - hit) * moves
+        if j < k:
+            turn[:, here, (j + 1) * regimes : (j + 2) * regimes] = hit * moves
     turn[:, :regimes, size] = 1.0
-    turn[:, :regimes, size + 1] = emitted
-    turn[:, :regimes, size + 2] = proposes
-    turn[:, range(size, size + 3), range(size, size + 3)] = 1.0
+    turn[:, :regimes, size + 1] = proposes
+    turn[:, range(size, size + 2), range(size, size + 2)] = 1.0
     return turn
+
+
+def _remaining(chances: np.ndarray, moves: np.ndarray) -> np.ndarray:
+    """[kinds, (k + 1) * regimes]: tokens that the round under way still emits, 0 where the next one would start."""
+    (regimes, k), kinds = chances.shape, len(moves)
+    left = np.ones((kinds, k + 1, regimes))
+    for j in range(k - 1, 0, -1):
+        left[:, j] += chances[:, j] * (moves @ left[:, j + 1, :, None])[..., 0]
+    left[:, 0] = 0.0
+    return left.reshape(kinds, -1)

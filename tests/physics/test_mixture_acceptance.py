@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from specsim.acceptance import Luck, Mixture, PerPosition, fit_mixture
 from specsim.acceptance.base import MAX_SPEC_TOKENS, round_starts
-from specsim.acceptance.regime_chain import round_sums
+from specsim.acceptance.regime_chain import drifted, round_sums
 from specsim.errors import ProfileError
 
 SMALL = Mixture(
@@ -28,6 +28,7 @@ SMALL = Mixture(
     outputs=((60, 2.0), (300, 1.0)),
 )
 LOOKUP = dataclasses.replace(SMALL, proposes=(0.2, 0.6, 1.0))
+DRIFTING = dataclasses.replace(LOOKUP, drift=((40, (0.5, 1.0, 3.0)), (150, (3.0, 1.0, 0.2))))
 
 
 GOLDEN = [0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 5, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 1]
@@ -42,7 +43,7 @@ def rounds_of(luck: Luck, k: int) -> tuple[np.ndarray, np.ndarray]:
     return np.bincount(owner, minlength=n).astype(float), tokens
 
 
-@pytest.mark.parametrize("model", [SMALL, LOOKUP], ids=["always", "lookup"])
+@pytest.mark.parametrize("model", [SMALL, LOOKUP, DRIFTING], ids=["always", "lookup", "drifting"])
 @pytest.mark.parametrize("k", [1, 3, 8])
 def test_expected_length_is_that_of_the_simulation(model: Mixture, k: int) -> None:
     """Ratio of sums over 2100 requests of the model's own lengths, 4.5 standard errors: a false alarm below 1e-5 a
@@ -60,11 +61,12 @@ def test_expected_length_is_that_of_the_simulation(model: Mixture, k: int) -> No
         assert abs(drafted.mean() - model.expected_drafts(k)) < share
 
 
-def test_round_sums_are_those_of_a_walk_over_positions() -> None:
+@pytest.mark.parametrize("bands", [(0,), (0, 4), (0, 3, 7, 20)])
+def test_round_sums_are_those_of_a_walk_over_positions(bands: tuple[int, ...]) -> None:
     """The matrix powers against the plain recursion: chance of a round at a position, from the rounds before it."""
     accept = np.array([[0.3, 0.5], [0.9, 0.8]])
     proposes = np.array([0.5, 1.0])
-    moves = np.array([[[0.7, 0.3], [0.4, 0.6]]])
+    moves = drifted(np.array([[[0.7, 0.3], [0.4, 0.6]]]), np.array([[1, 1], [0.2, 1], [3, 1], [1, 9]])[: len(bands)])
     starts = np.array([[0.25, 0.75]])
     length, k = 9, 2
     at = np.zeros((length + k + 1, 2))
@@ -76,15 +78,28 @@ def test_round_sums_are_those_of_a_walk_over_positions() -> None:
         proposals += at[p] @ proposes
         alive = at[p]
         for j in range(k + 1):
+            own = moves[np.searchsorted(bands, min(p + j, length - 1), side="right") - 1, 0]
             tokens += alive.sum()
             miss = 1.0 - chance[:, j] if j < k else np.ones(2)
-            at[p + j + 1] += (alive * miss) @ moves[0]
-            alive = (alive * (1.0 - miss)) @ moves[0]
-    found = round_sums(accept, proposes, moves, starts, np.array([length, 1]))
+            at[p + j + 1] += (alive * miss) @ own
+            alive = (alive * (1.0 - miss)) @ own
+    found = round_sums(accept, proposes, moves, starts, np.array([length, 1]), bands)
+    assert found.rounds.shape == (2, 1)
     assert found.rounds[0, 0] == pytest.approx(rounds)
     assert found.tokens[0, 0] == pytest.approx(tokens)
     assert found.proposals[0, 0] == pytest.approx(proposals)
     assert found.rounds[1, 0] == pytest.approx(1.0)
+
+
+def test_drift_changes_the_text_behind_its_position_only() -> None:
+    """Weights of 1 are no drift, to the bit; and up to `max_spec_tokens` before the position all is as without."""
+    outputs = np.full(50, 120)
+    plain = SMALL.luck(7, 0, outputs).run.reshape(50, 120)
+    none = dataclasses.replace(SMALL, drift=((30, (1.0, 1.0, 1.0)),)).luck(7, 0, outputs).run.reshape(50, 120)
+    late = dataclasses.replace(SMALL, drift=((60, (0.1, 1.0, 9.0)),)).luck(7, 0, outputs).run.reshape(50, 120)
+    assert np.array_equal(plain, none)
+    assert np.array_equal(plain[:, :40], late[:, :40])
+    assert late[:, 60:].mean() > 1.5 * plain[:, 60:].mean()
 
 
 def test_one_kind_and_one_regime_is_the_vector() -> None:
@@ -95,7 +110,7 @@ def test_one_kind_and_one_regime_is_the_vector() -> None:
     assert plain.conditional == pytest.approx(PerPosition(vector).conditional)
 
 
-@pytest.mark.parametrize("model", [SMALL, LOOKUP], ids=["always", "lookup"])
+@pytest.mark.parametrize("model", [SMALL, LOOKUP, DRIFTING], ids=["always", "lookup", "drifting"])
 def test_luck_depends_on_seed_id_and_output_only(model: Mixture, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = np.array([5, 300, 17, 1, 90, 64])
     whole = model.luck(7, 10, outputs)
@@ -191,6 +206,21 @@ def test_the_fit_finds_what_it_was_dealt() -> None:
     assert memory[1] == pytest.approx(memory[0], abs=0.05)
 
 
+def test_the_fit_finds_a_drift() -> None:
+    """60 requests of 2100 tokens that are easy between 128 and 512 and get hard at position 1024, fitted again: runs by
+    position within 12 % of what was dealt, between bands that differ by a factor of two."""
+    truth = dataclasses.replace(
+        SMALL, drift=((128, (0.3, 1.0, 2.0)), (512, (1.0, 1.0, 1.0)), (1024, (4.0, 1.0, 0.3))), shares=((0.5, 0.5),) * 2
+    )
+    luck = truth.luck(9, 0, np.full(60, 2100))
+    model = fit_mixture([luck.of(i)[0] for i in range(60)], kinds=2, regimes=3)
+    dealt, again = (m.luck(4, 0, np.full(200, 2100)).run.reshape(200, 2100) for m in (truth, model))
+    parts = [slice(0, 128), slice(128, 512), slice(512, 1024), slice(1024, 2100)]
+    by_part = np.array([[runs[:, part].mean() for part in parts] for runs in (dealt, again)])
+    assert by_part[0].max() > 2 * by_part[0].min()
+    assert by_part[1] == pytest.approx(by_part[0], rel=0.12)
+
+
 def test_a_fit_draws_nothing() -> None:
     luck = SMALL.luck(9, 0, np.full(20, 50))
     runs = [luck.of(i)[0] for i in range(20)]
@@ -228,6 +258,11 @@ BAD: list[dict[str, Any]] = [
     {"proposes": (0.5,)},
     {"proposes": (0.5, float("nan"), 0.5)},
     {"max_spec_tokens": 65},
+    {"drift": ((0, (1.0, 1.0, 1.0)),)},
+    {"drift": ((9, (1.0, 1.0, 1.0)), (9, (1.0, 2.0, 1.0)))},
+    {"drift": ((9, (1.0, 1.0)),)},
+    {"drift": ((9, (1.0, 0.0, 1.0)),)},
+    {"drift": ((9, (1.0, float("inf"), 1.0)),)},
 ]
 
 
