@@ -38,7 +38,7 @@ docs: $(VENV)/.tested  ## regenerate what the docs take from the code
 
 validation: $(VENV)/.installed  ## write docs/validation.md and docs/acceptance.md again, a few minutes
 	$(BIN)/specsim validate published -o docs/validation.md
-	$(BIN)/specsim validate acceptance examples/acceptance_llama31_8b_gsm8k.jsonl.gz examples/acceptance_llama31_8b_sharegpt.jsonl.gz -o docs/acceptance.md
+	$(BIN)/specsim validate acceptance examples/acceptance_llama31_8b_gsm8k.jsonl.gz examples/acceptance_llama31_8b_sharegpt.jsonl.gz --halves random,stratified,even-odd --splits 5 -o docs/acceptance.md
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) build *.egg-info .pytest_cache .hypothesis

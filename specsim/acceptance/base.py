@@ -28,8 +28,6 @@ __all__ = [
 MAX_SPEC_TOKENS = 64
 """Largest number of drafts a round; runs and drafts are int8."""
 
-_SIMILAR = math.log(1.2)
-
 
 @dataclass(frozen=True, slots=True)
 class Luck:
@@ -145,11 +143,11 @@ def shifted(chance: float, shift: float) -> float:
     return 1.0 / (1.0 + (1.0 - chance) / chance * math.exp(-shift))
 
 
-def similar_outputs(wanted: np.ndarray, measured: np.ndarray) -> np.ndarray:
+def similar_outputs(wanted: np.ndarray, measured: np.ndarray, ratio: float) -> np.ndarray:
     """[wanted, measured]: how much each measured request says of outputs of the wanted lengths; rows sum to 1.
 
-    The weight falls with the distance of the logarithms, to 1/e where lengths differ by a fifth.
+    The weight falls with the distance of the logarithms, to 1/e where one length is `ratio` times the other.
     """
-    distance = np.abs(np.log(wanted)[:, None] - np.log(measured)[None]) / _SIMILAR
+    distance = np.abs(np.log(wanted)[:, None] - np.log(measured)[None]) / math.log(ratio)
     weight = np.exp(distance.min(axis=1, keepdims=True) - distance)
     return np.asarray(weight / weight.sum(axis=1, keepdims=True))

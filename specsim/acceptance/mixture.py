@@ -5,8 +5,8 @@ output position between regimes (nothing matches, hard, easy, copied), by a Mark
 position matches with the chance of the regime there and of its place in the draft, and as in `PerPosition` each output
 position owns one uniform, so that every k meets the same text: what a small k leaves of an easy stretch is found again
 by the next round. Rounds of one request are independent given the regimes. The chain may drift with the output
-position, alike in all requests: lookups find nothing in the first tokens, a drafter fails beyond the context it was
-trained on.
+position, alike in all requests: lookups find little in the first tokens, a drafter fails beyond the context that it can
+see.
 Leaves out: that a lookup's long proposals match better than short ones; prompts, which are context too.
 Numbers: fitted to measured requests (`specsim.acceptance.fit_mixture`), or of the catalogue.
 """
