@@ -2,8 +2,9 @@
 
 Two walks of rounds over every measured request, at one draft and at as many as were measured, say at each output
 position whether a draft for it was tested, at which place of its draft, and whether it matched. A hidden Markov chain
-of regimes explains these tests; kinds of requests share the regimes and differ in how they move between them. Which
-kinds an output length has is smoothed over similar lengths. At the end the acceptance at each place of a draft is
+of regimes explains these tests; kinds of requests share the regimes and differ in how they move between them, and how
+moves drift over bands of output positions is common to all kinds. Which kinds an output length has is smoothed over
+similar lengths. At the end the acceptance at each place of a draft is
 shifted by as much as makes the mean acceptance lengths exactly the measured ones.
 Leaves out: tests beyond 150,000 output tokens (every n-th request is taken then); proposals where nothing matched,
 which measurements do not show: their rate is given.
@@ -127,7 +128,7 @@ class _Tests:
         parts: list[np.ndarray] = []
         request: list[int] = []
         before: list[int] = []
-        place_of: list[int] = []
+        first_of: list[int] = []
         for k in walks:
             for i, run in enumerate(runs):
                 code = _walk(run, k)
@@ -135,12 +136,12 @@ class _Tests:
                     before.append(len(parts) - 1 if first else -1)
                     parts.append(code[first : first + _PIECE_TOKENS])
                     request.append(i)
-                    place_of.append(first)
+                    first_of.append(first)
         size = np.array([len(part) for part in parts])
         order = np.argsort(-size, kind="stable")
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
-        band = np.searchsorted(bands, place_of, side="right") - 1
+        band = np.searchsorted(bands, first_of, side="right") - 1
         front = np.array(before)[order]
         front = np.where(front >= 0, place[front], -1)
         behind = np.full(len(order), -1)
