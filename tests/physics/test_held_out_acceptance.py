@@ -189,7 +189,7 @@ def test_an_accepted_truth_is_met() -> None:
         (("--drafter", "medusa"), "no drafter 'medusa'"),
         (("--task", "code"), "no measured request of task 'code'"),
         (("--json", "-o", "x.md"), "give one of them"),
-        (("-o", ""), "is no file name"),
+        (("-o", ""), "-o is empty"),
     ],
 )
 def test_bad_flags_are_refused_in_one_line(tmp_path: Path, more: tuple[str, ...], words: str) -> None:
