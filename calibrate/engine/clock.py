@@ -10,6 +10,10 @@ from specsim.latency import StepCost, StepWork
 __all__ = ["Clock", "RealClock", "VirtualClock"]
 
 
+_SPIN_S = 0.002
+"""The end of a wait is not slept through, since sleeping ends late by a good part of a small step."""
+
+
 class Clock(Protocol):
     """What an engine asks of time. It never goes back."""
 
@@ -38,7 +42,9 @@ class RealClock:
         return time.perf_counter() - self._start
 
     def wait_until(self, time_s: float) -> None:
-        time.sleep(max(0.0, time_s - self.now()))
+        time.sleep(max(0.0, time_s - self.now() - _SPIN_S))
+        while self.now() < time_s:
+            pass
 
     def carried_out(self, work: StepWork) -> None:
         """Time has passed by itself."""

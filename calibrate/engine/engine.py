@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from specsim.engine.setup import engine_view, recorder_of, result_of
 from specsim.errors import ScenarioError
 from specsim.latency import StepCost
 from specsim.policies import EngineView, make_policy
+from specsim.request import State
 from specsim.workload import Workload
 
 __all__ = ["serve"]
@@ -63,31 +65,32 @@ def serve(
         source = OpenLoop([core], None, recorder, arrivals)
     else:
         source = ClosedLoop([core], None, recorder, concurrency, int(warmup_share * len(arrivals)))
-    steps: list[StepRecord] = []
-    rounds: list[RoundRecord] = []
+    books = _Books([], [], {})
+    now_s = clock.now()
     while True:
-        now_s = clock.now()
         if source.next_s <= now_s:
             source.deliver(now_s)
-        if not core.begin(now_s):
-            if source.next_s == math.inf:
-                break
+        if core.begin(now_s):
+            now_s = _step(core, runner, clock, source, now_s, books)
+        elif source.next_s < math.inf:
             clock.wait_until(source.next_s)
-            continue
-        _step(core, runner, clock, source, now_s, steps, rounds)
-    return Served(result_of(recorder, workload, limits, policy, end_s=clock.now()), steps, rounds)
+            now_s = source.next_s
+        else:
+            break
+    result = result_of(recorder, workload, limits, policy, end_s=now_s)
+    return Served(result, books.steps, books.rounds, books.proposals)
 
 
-def _step(
-    core: EngineCore,
-    runner: Runner,
-    clock: Clock,
-    source: Source,
-    began_s: float,
-    steps: list[StepRecord],
-    rounds: list[RoundRecord],
-) -> None:
-    """Carry out the step that has begun, apply it, record it."""
+class _Books(NamedTuple):
+    """What is recorded while a run goes; see `Served`."""
+
+    steps: list[StepRecord]
+    rounds: list[RoundRecord]
+    proposals: dict[tuple[int, int], int]
+
+
+def _step(core: EngineCore, runner: Runner, clock: Clock, source: Source, began_s: float, books: _Books) -> float:
+    """Carry out the step that has begun, apply it, record it; the time at which another can begin."""
     plan, scheduler = core.plan, core.scheduler
     running = tuple(request.request_id for request in scheduler.running)
     waiting = tuple(request.request_id for request in scheduler.waiting)
@@ -99,33 +102,43 @@ def _step(
     for item in plan.scheduled:
         request = item.request
         if request.is_decoding:
-            count = emitted[request.request_id]
-            rounds.append(
-                RoundRecord(len(steps), request.request_id, request.num_emitted_tokens, item.num_draft_tokens, count)
+            books.rounds.append(
+                RoundRecord(
+                    step=len(books.steps),
+                    request=request.request_id,
+                    position=request.num_emitted_tokens,
+                    drafted=item.num_draft_tokens,
+                    emitted=emitted[request.request_id],
+                )
             )
     clock.carried_out(core.work)
     ended_s = clock.now()
     finished = core.end(ended_s, emitted, runner.drafts)
     for index in finished:
         source.finished(index, ended_s)
-    steps.append(
-        StepRecord(
-            began_s=began_s,
-            ended_s=ended_s,
-            work=replace(core.work),
-            scheduled=tuple(
-                (item.request.request_id, item.num_tokens, item.num_draft_tokens, item.context_tokens)
-                for item in plan.scheduled
-            ),
-            preempted=tuple(request.request_id for request in plan.preempted),
-            waiting=waiting,
-            running=running,
-            used_blocks=used_blocks,
-            finished=tuple(finished),
-            emitted_tokens=sum(emitted.values()),
-            schedule_s=scheduled_s - began_s,
-            forward_s=outcome.forward_s,
-            sample_s=outcome.sample_s,
-            draft_s=outcome.draft_s,
-        )
+    for item in plan.scheduled:
+        request = item.request
+        if request.num_draft_tokens and request.state is State.RUNNING:
+            books.proposals[request.request_id, request.num_emitted_tokens] = request.num_draft_tokens
+    record = StepRecord(
+        began_s=began_s,
+        ended_s=ended_s,
+        work=replace(core.work),
+        scheduled=tuple(
+            (item.request.request_id, item.num_tokens, item.num_draft_tokens, item.context_tokens)
+            for item in plan.scheduled
+        ),
+        preempted=tuple(request.request_id for request in plan.preempted),
+        waiting=waiting,
+        running=running,
+        used_blocks=used_blocks,
+        finished=tuple(finished),
+        emitted_tokens=sum(emitted.values()),
+        schedule_s=scheduled_s - began_s,
+        forward_s=outcome.forward_s,
+        sample_s=outcome.sample_s,
+        draft_s=outcome.draft_s,
+        after_s=clock.now() - ended_s,
     )
+    books.steps.append(record)
+    return record.ended_s + record.after_s

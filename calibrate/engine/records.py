@@ -15,7 +15,9 @@ class StepRecord:
     """One step: what was decided, and how long each part of it took. Times are in seconds from the start of the run."""
 
     began_s: float
+    """The moment at which the step before it was booked, or the arrival that was waited for."""
     ended_s: float
+    """Its tokens are out."""
     work: StepWork
     """A copy: requests, tokens, drafts and cached tokens that it computed, and the k chosen for the next round."""
     scheduled: tuple[tuple[int, int, int, int], ...]
@@ -32,6 +34,8 @@ class StepRecord:
     forward_s: float
     sample_s: float
     draft_s: float
+    after_s: float
+    """From its end until it was booked: requests, policy, this record."""
 
     @property
     def seconds(self) -> float:
@@ -59,3 +63,6 @@ class Served:
     steps: list[StepRecord] = field(default_factory=list)
     rounds: list[RoundRecord] = field(default_factory=list)
     """In order of steps; prompts that end emit a first token without a round."""
+    proposals: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(request, output position) -> drafts that were made for a round there, verified or not; positions without any
+    are left out."""

@@ -100,6 +100,7 @@ def test_it_answers_whoever_drafts(smollm2: FlatModel, tokenizer: Any, drafter: 
     assert (totals.drafted_tokens > 0) == (policy.kind != "off")
     for step in served.steps:
         parts = step.schedule_s + step.forward_s + step.sample_s + step.draft_s
-        assert 0 < step.forward_s < parts <= step.seconds
-        assert parts > 0.8 * step.seconds, "the parts of a step leave nothing large out"
+        assert 0 < step.forward_s < parts <= step.seconds + 1e-6
+    spent = sum(step.schedule_s + step.forward_s + step.sample_s + step.draft_s for step in served.steps)
+    assert spent > 0.9 * sum(step.seconds for step in served.steps), "the parts of a step leave nothing large out"
     assert all(b.began_s >= a.ended_s for a, b in zip(served.steps, served.steps[1:], strict=False))
