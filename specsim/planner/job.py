@@ -123,6 +123,10 @@ def prepare(
     cut, sentence = stretches(simulated, settings, repeats=len(simulated) > len(chosen))
     notes.append(sentence)
     if question.deployment.is_disaggregated:
+        notes.append(
+            "Crossovers by batch, break-even lengths and the best k by batch are those of a decode replica, in whose "
+            "steps there are no prompts; loads and figures of the comparison are those of the whole fleet."
+        )
         fit *= question.deployment.decoding_replicas
     capacity = Worker(question, simulated, settings).capacity_per_s(max(len(chosen), 4 * fit, MIN_STRETCH), fit)
     own = simulated.rate_per_s

@@ -16,6 +16,7 @@ from specsim.config import Deployment, PolicySpec
 from specsim.planner import surface
 from specsim.planner.compare import (
     AS_GOOD_AS,
+    SATURATED_BUSY,
     LoadTable,
     best_policy,
     capacity_rows,
@@ -249,12 +250,15 @@ def _warnings(job: PlanJob, table: LoadTable, chosen: str) -> list[str]:
 
 
 def _short_of(job: PlanJob, table: LoadTable) -> tuple[str, int]:
-    """The kind of replica that is busiest at the trace's own load with off, as a word and a space, and their number."""
+    """The kind of replica of which there are too few at the trace's own load, as a word and a space, and their number.
+
+    A decode replica is busy at any load, and one that is full stops the prefill replicas: they are short only when they
+    compute all the time.
+    """
     deployment = job.question.deployment
     if deployment.prefill_replicas is None:
         return "", deployment.replicas
-    busy = {kind: table.mean("off", job.own_per_s, f"{kind}_utilisation").mean for kind in ("prefill", "decode")}
-    if busy["prefill"] > busy["decode"]:
+    if table.mean("off", job.own_per_s, "prefill_utilisation").mean >= SATURATED_BUSY:
         return "prefill ", deployment.prefill_replicas
     return "decode ", deployment.decoding_replicas
 

@@ -173,6 +173,21 @@ def test_a_plan_says_that_prefill_and_decode_are_apart(tmp_path: Path) -> None:
     assert "Each prefill server:" in text and "Each decode server:" in text
 
 
+@pytest.mark.parametrize(
+    ("prompt", "output", "kind"), [(4000, 4, "prefill"), (60, 900, "decode")], ids=["prefill", "decode"]
+)
+def test_a_plan_says_which_kind_of_replica_is_short(tmp_path: Path, prompt: int, output: int, kind: str) -> None:
+    log = tmp_path / "log.csv"
+    rows = "".join(f"{i * 0.008:.3f},{prompt},{output}\n" for i in range(800))
+    log.write_text("arrival_s,prompt_tokens,output_tokens\n" + rows)
+    words = ("plan", "--trace", log, "--prefill-replicas", 1, "--decode-replicas", 1, "--loads", "125", "--k", 3)
+    limits = ("--max-num-seqs", 64, "--replications", 2)
+    data = json.loads(run(*words, *limits, "--no-store", "--json").stdout)
+    said = [text for text in data["warnings"] if "more than this fleet serves" in text]
+    assert len(said) == 1 and f"{kind} replicas to keep up (--{kind}-replicas " in said[0]
+    assert any("are those of a decode replica" in note for note in data["notes"])
+
+
 def test_crossover_refuses_what_it_does_not_look_at() -> None:
     refused = run("crossover", "--prefill-replicas", 1, "--decode-replicas", 1)
     assert refused.exit_code == 2
