@@ -94,7 +94,7 @@ class DraftPasses:
         else:
             seconds = draft.matrix(rows) + draft.head(rows)
         for nodes in self._later_passes(k):
-            seconds += draft.matrix(rows * nodes, draft.alike(rows, rows * (nodes - 1))) + draft.head(rows * nodes)
+            seconds += draft.drafting(rows, nodes)
         return seconds
 
     def _catch_up_s(self, decode: int, path: int, seen: int) -> float:

@@ -74,14 +74,18 @@ class StepCost:
     def __init__(self, profile: LatencyProfile, trees: Sequence[Tree] = ()) -> None:
         self.profile = profile
         self.trees = tuple(trees)
-        self._nodes = (0, *(tree.nodes for tree in self.trees)) if trees else ()
+        self.nodes: tuple[int, ...] = (0, *(tree.nodes for tree in self.trees)) if trees else ()
+        """Drafts verified by depth of a tree; empty: chains."""
         self._target = CompiledPass(profile.target)
         self._draft = None if profile.draft is None else DraftPasses(profile, self.trees)
         self._syncs = profile.draft is not None and profile.at_zero_drafts == "synced"
         self._decode: dict[_Key, tuple[float, float, float]] = {}
         self._mixed: dict[_Key, tuple[float, float, float]] = {}
         self._padded = _padding(profile)
+        self._in_one_pass = not (profile.pass_tokens_max or profile.verify_skip_share)
         self._overlaps = profile.host_overlaps
+        self.tables: dict[bool, object] = {}
+        """What an engine derives from this cost and wants to share between runs, with speculation loaded or not."""
 
     @property
     def window_tokens(self) -> int:
@@ -94,8 +98,8 @@ class StepCost:
         if work.prefill_tokens or work.prefill_rows:
             return self._mixed_s(work)
         path = verified = work.draft_tokens
-        if self._nodes:
-            verified = verified_tokens(self._nodes, path, work.draft_requests)
+        if self.nodes:
+            verified = verified_tokens(self.nodes, path, work.draft_requests)
         key = (work.decode_requests, path, verified, work.next_num_spec_tokens, work.machinery)
         terms = self._decode.get(key)
         if terms is None:
@@ -130,7 +134,7 @@ class StepCost:
 
     def drafts_verified(self, work: StepWork) -> int:
         """Drafts that the target computes in the step: of trees, all of their nodes."""
-        return verified_tokens(self._nodes, work.draft_tokens, work.draft_requests)
+        return verified_tokens(self.nodes, work.draft_tokens, work.draft_requests)
 
     def _parts(self, work: StepWork, path: int, drafts: int) -> dict[str, float]:
         """`parts` of a step that verifies `drafts` drafts, `path` of them on the paths of their trees."""
@@ -200,7 +204,7 @@ class StepCost:
     def _mixed_s(self, work: StepWork) -> float:
         """A step with prefill chunks: what depends on the decoding requests alone is remembered."""
         decode, path, k = work.decode_requests, work.draft_tokens, work.next_num_spec_tokens
-        drafts = self.drafts_verified(work)
+        drafts = self.drafts_verified(work) if self.nodes else path
         key = (decode, path, drafts, k, work.machinery)
         terms = self._mixed.get(key)
         if terms is None:
@@ -208,7 +212,10 @@ class StepCost:
         target, draft = self._target, self._draft
         tokens = decode + drafts + work.prefill_tokens
         seconds = terms[0] + work.kv_tokens * terms[1] + work.windowed_kv_tokens * terms[2]
-        seconds += self._target_matrix_s(tokens, drafts, target.alike(decode, drafts))
+        if self._in_one_pass:
+            seconds += target.matrix(tokens, target.alike(decode, drafts))
+        else:
+            seconds += self._target_matrix_s(tokens, drafts, target.alike(decode, drafts))
         seconds += target.head(decode + drafts + work.prefill_rows) + target.prefill(work)
         if work.prefill_tokens:
             seconds += self.profile.mixed_s
@@ -247,17 +254,21 @@ class StepCost:
             if weight > 0.0:
                 verified = drafts
                 if self.trees and drafts:  # requests that draft have all levels
-                    verified = round(drafts * self._nodes[num_spec_tokens] / num_spec_tokens)
-                terms = self._terms((batch, drafts, verified, num_spec_tokens, loaded))
+                    verified = round(drafts * self.nodes[num_spec_tokens] / num_spec_tokens)
+                terms = self.terms(batch, drafts, verified, num_spec_tokens, loaded)
                 step = terms[0] + kv * terms[1] + windowed * terms[2]
                 seconds += weight * (max(step, self._host_s(batch)) if self._overlaps else step)
         return seconds
 
-    def _terms(self, key: _Key) -> tuple[float, float, float]:
+    def terms(
+        self, decode_requests: int, levels: int, verified: int, next_k: int, machinery: bool
+    ) -> tuple[float, float, float]:
+        """(seconds without cache, per cached token, per windowed cached token) of a pure decode step that verifies
+        `verified` drafts, `levels` of them on the paths of their trees; host time that overlaps left out."""
+        key = (decode_requests, levels, verified, next_k, machinery)
         return self._decode.get(key) or self._decode_terms(key)
 
     def _decode_terms(self, key: _Key) -> tuple[float, float, float]:
-        """(seconds without cache, per cached token, per windowed cached token) of a pure decode step."""
         decode, path, drafts, next_k, machinery = key
         work = StepWork(decode_requests=decode, next_num_spec_tokens=next_k, machinery=machinery)
         parts = self._parts(work, path, drafts)
@@ -275,8 +286,8 @@ class StepCost:
         return terms
 
     def _mixed_terms(self, key: _Key) -> tuple[float, float, float]:
-        """As `_decode_terms`, without matrix work, which depends on the prompt tokens too."""
-        _, full, windowed = self._terms(key)
+        """As `terms`, without matrix work, which depends on the prompt tokens too."""
+        _, full, windowed = self.terms(*key)
         decode, _, drafts, next_k, machinery = key
         host = 0.0 if self._overlaps else self._host_s(decode)
         base = math.fsum((host, *self._speculation_s(decode, drafts, next_k, machinery)))

@@ -25,12 +25,13 @@ class ChunkWork(Protocol):
 class CompiledPass:
     """One model's pass, compiled: matrix and head seconds by token count are remembered."""
 
-    __slots__ = ("_heads", "_matrices", "cost")
+    __slots__ = ("_heads", "_matrices", "_passes", "cost")
 
     def __init__(self, cost: PassCost) -> None:
         self.cost = cost
         self._matrices: dict[tuple[int, float], float] = {(0, 0.0): 0.0}
         self._heads: dict[int, float] = {0: 0.0}
+        self._passes: dict[tuple[int, int], float] = {}
 
     def memory_s(self, tokens: int, alike: float = 0.0) -> float:
         """Read weights and the experts that `tokens` tokens are expected to touch, `alike` of them nothing new."""
@@ -43,7 +44,7 @@ class CompiledPass:
         """Tokens that need not be counted since neighbours in a text share experts: w verified tokens of one request
         touch as many experts as `w ** expert_sharing` independent ones."""
         c = self.cost
-        if not drafts or not c.num_experts or c.expert_sharing == 1.0:
+        if not c.num_experts or not drafts or c.expert_sharing == 1.0:
             return 0.0
         width = 1.0 + drafts / requests
         return requests * (width - width**c.expert_sharing)
@@ -79,6 +80,15 @@ class CompiledPass:
         if value is None:
             c = self.cost
             value = self._heads[rows] = self.knee(c.head_weights_s, rows * c.head_row_s)
+        return value
+
+    def drafting(self, requests: int, nodes: int) -> float:
+        """Matrix work and head of a pass over `nodes` tokens of each request, all of which are sampled from, seconds."""
+        key = (requests, nodes)
+        value = self._passes.get(key)
+        if value is None:
+            alike = self.alike(requests, requests * (nodes - 1))
+            value = self._passes[key] = self.matrix(requests * nodes, alike) + self.head(requests * nodes)
         return value
 
     def kv_rates(self, width: float, unsplit: float, *, read_once: bool) -> tuple[float, float]:

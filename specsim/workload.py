@@ -52,8 +52,6 @@ class Workload:
         self.prompt_tokens: list[int] = trace.prompt_tokens.tolist()
         self.output_tokens: list[int] = trace.output_tokens.tolist()
         self._chunks: OrderedDict[int, LuckChunk] = OrderedDict()
-        self.tables: dict[tuple[int, ...], object] = {}
-        """What an engine derives from this workload and wants to share between runs."""
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)

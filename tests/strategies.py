@@ -218,7 +218,7 @@ def _watching(kind: Any, watch: Watch) -> Any:
             watch.saw_submit(self, request, now_s, accepted)  # type: ignore[arg-type]
             return accepted
 
-        def begin_step(self, now_s: float) -> float | None:
+        def begin_step(self, now_s: float, until_s: float = 0.0) -> float | None:
             seconds = super().begin_step(now_s)
             watch.saw_begin(self, now_s, seconds)  # type: ignore[arg-type]
             return seconds

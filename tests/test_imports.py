@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("specsim", "scenarios", "db", "calibrate")
 
 LEVELS: dict[str, int] = {
-    **dict.fromkeys(("specsim.errors", "specsim.checks", "specsim.type_checks"), 0),
+    **dict.fromkeys(("specsim.errors", "specsim.checks", "specsim.compiled", "specsim.type_checks"), 0),
     **dict.fromkeys(
         (
             "specsim.config", "specsim.disciplines", "specsim.drafters", "specsim.policies", "specsim.profiles",
@@ -47,6 +47,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "sqlalchemy": ("db",),
     "alembic": ("db",),
     "simpy": ("specsim.engine",),
+    "numba": ("specsim.compiled",),
     "click": ("specsim.cli",),
     "rich": ("specsim.cli", "specsim.report"),
     "matplotlib": ("specsim.report",),
@@ -188,7 +189,7 @@ def loaded_by(statement: str) -> set[str]:
     return set(json.loads(done.stdout))
 
 
-HEAVY = {"torch", "transformers", "sqlalchemy", "scipy", "numpy", "simpy", "rich", "matplotlib"}
+HEAVY = {"torch", "transformers", "sqlalchemy", "scipy", "numpy", "simpy", "numba", "rich", "matplotlib"}
 
 
 @pytest.mark.parametrize("statement", ["import specsim", "import specsim.cli", "import specsim.errors"])

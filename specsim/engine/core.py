@@ -101,7 +101,7 @@ class EngineCore:
         for request in plan.preempted:
             rows.preemptions[request.request_id] += 1
         if self.recorder.measures(now_s):
-            self.recorder.totals.preemptions += len(plan.preempted)
+            self.recorder.preemptions += len(plan.preempted)
         if not plan:
             return False
         self._began_s = now_s
@@ -124,7 +124,7 @@ class EngineCore:
                 rows.first_scheduled_s[i] = now_s
                 rows.cached_tokens[i] = context
                 if self.recorder.measures(now_s):
-                    self.recorder.totals.cached_tokens += context
+                    self.recorder.cached_tokens += context
             if item.enters_decoding:
                 self._add_decode(item.request, context, item.num_placeholder_tokens)
                 continue
@@ -196,7 +196,7 @@ class EngineCore:
             if position == 0:
                 rows.first_token_s[i] = now_s
             elif measured:
-                self.recorder.gaps.add(now_s - self._last_emit_s[i])
+                self.recorder.gap(now_s - self._last_emit_s[i])
             self._last_emit_s[i] = now_s
             if position + emitted[i] == outputs[i]:
                 finished.append(i)

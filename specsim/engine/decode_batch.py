@@ -1,50 +1,28 @@
-"""What a fast replica asks of its decoding requests, whichever way they are kept."""
+"""Requests past their prompt in a fast replica: the arrays that `specsim.engine.decode_kernels` walks.
+
+Every row points into one flat array of luck, so that a round is one read. A row's `room` is the position up to which
+its blocks reach, so that growth is one comparison.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from specsim.config import ReplicaLimits
-from specsim.workload import Workload
+from specsim.engine import decode_kernels as kernels
+from specsim.engine.recorder import Recorder
+from specsim.engine.step_terms import StepTerms
+from specsim.workload import CHUNK, Workload
 
-__all__ = ["Advance", "DecodeBatch", "DecodeSetup", "Peek"]
+__all__ = ["DecodeBatch", "Peek"]
 
-
-@dataclass(frozen=True, slots=True)
-class DecodeSetup:
-    """What decides how a request decodes, apart from its luck."""
-
-    workload: Workload
-    limits: ReplicaLimits
-    num_spec_tokens: int
-    """Largest k of the policy."""
-    window_tokens: int
-
-    @property
-    def longest_tokens(self) -> int:
-        """Prompt and output of the longest request."""
-        trace = self.workload.trace
-        return int((trace.prompt_tokens.astype(np.int64) + trace.output_tokens).max(initial=0))
-
-    @property
-    def lookahead_tokens(self) -> int:
-        return self.limits.lookahead_tokens(self.num_spec_tokens)
-
-    @property
-    def block_size_tokens(self) -> int:
-        """Tokens after which a decoding request needs another block; beyond all lengths where it holds all it needs."""
-        return self.limits.block_size_tokens if self.limits.discipline.reserve == "step" else 1 << 40
-
-    @property
-    def never_cuts(self) -> bool:
-        """Whether no round is ever cut or left out for want of budget."""
-        limits = self.limits
-        every = limits.max_num_seqs * (1 + self.num_spec_tokens + limits.draft_slots)
-        return limits.discipline.decode_budget != "cut" or every <= limits.max_num_batched_tokens
+ROWS = 64
+"""Requests for which room is made at first."""
+PLACES = 1 << 16
+"""Output positions for which room is made at first; both grow as needed."""
+_ALWAYS = np.zeros(0, dtype=np.int8)
 
 
 @dataclass(slots=True)
@@ -59,47 +37,161 @@ class Peek:
     new_blocks: int = 0
     kv_tokens: int = 0
     windowed_kv_tokens: int = 0
+    is_cut: bool = False
+    """Whether the budget leaves less than all."""
 
 
-@dataclass(slots=True)
-class Advance:
-    """What the step did. A batch hands out one object again and again."""
+class DecodeBatch:
+    """Decoding requests in order of admission."""
 
-    gained: int = 0
-    """Tokens emitted by all rounds."""
-    finished: Sequence[tuple[int, int]] = ()
-    """(request, blocks that it took since it joined), in order of admission."""
-    waited: Sequence[int] = ()
-    """Requests that should have been served but got no tokens, since the budget ran out."""
-    resumed: Sequence[int] = ()
-    """Served requests among those handed in as waiting before."""
-
-
-class DecodeBatch(Protocol):
-    """Requests past their prompt, in order of admission."""
-
-    @property
-    def count(self) -> int:
+    def __init__(self, workload: Workload, limits: ReplicaLimits, num_spec_tokens: int, window_tokens: int) -> None:
+        """`num_spec_tokens`: largest k of the policy."""
+        self._workload = workload
+        self._slots = limits.draft_slots
+        self._lookahead = limits.lookahead_tokens(num_spec_tokens)
+        self.sums = np.zeros(kernels.SUMS, dtype=np.int64)
+        # Where a request holds all that it needs from the start, its first block is as long as it can ever be.
+        grows = limits.discipline.reserve == "step"
+        self.sums[kernels.BLOCK_SIZE] = limits.block_size_tokens if grows else 1 << 40
+        self.sums[kernels.LENGTH] = limits.max_model_len
+        self.sums[kernels.WINDOW] = window_tokens
+        self.rows = np.zeros((ROWS, kernels.FIELDS), dtype=np.int64)
+        self.notes = np.zeros((kernels.NOTES, ROWS), dtype=np.int64)
+        self.luck = np.zeros((PLACES, 2), dtype=np.int8)
+        self._place = 0
+        self._peek = Peek()
+        self._trims = False
+        self.count = 0
         """Requests in the batch."""
-        ...
+
+    def spoils(self) -> None:
+        """From now on, who is served in a step after which nothing is drafted goes stale."""
+        self.sums[kernels.SPOILS] = 1
+
+    def add(self, request: int, emitted: int, next_k: int, is_stale: bool = False, is_pending: bool = False) -> None:
+        """A request joins with `emitted` tokens out; it is served from the next step on. Stale: its drafts never
+        match. Pending: the coming step is not carried out yet; `run` must be next."""
+        workload = self._workload
+        chunk = workload.luck(request // CHUNK)
+        length = workload.output_tokens[request] - emitted
+        if self.count == len(self.rows) or self._place + length > len(self.luck):
+            self._make_room(length)
+        kernels.join(
+            self.sums, self.rows, self.luck, self._place, chunk.span, _ALWAYS if chunk.drafts is None else chunk.drafts,
+            chunk.offsets.item(request % CHUNK) + emitted, length, request,
+            workload.prompt_tokens[request] + emitted - 1, self._lookahead, next_k, is_stale, is_pending,
+        )  # fmt: skip
+        self._place += length
+        self.count += 1
 
     def peek(self, budget_tokens: int) -> Peek:
         """The coming step under a token budget. Changes nothing."""
-        ...
+        peek, n = self._peek, self.count
+        _, peek.kv_tokens, peek.windowed_kv_tokens, peek.draft_tokens, peek.draft_rounds, peek.new_blocks = self.sums[
+            : kernels.NEW_BLOCKS + 1
+        ].tolist()
+        peek.served = n
+        self._trims = False
+        peek.is_cut = n * (1 + self._slots) + peek.draft_tokens > budget_tokens
+        if peek.is_cut:
+            (
+                peek.served, peek.draft_tokens, peek.draft_rounds, peek.new_blocks, peek.kv_tokens,
+                peek.windowed_kv_tokens,
+            ) = kernels.cut(self.sums, self.rows, self.notes, budget_tokens, self._slots)  # fmt: skip
+        return peek
 
-    def advance(self, next_k: int, waiting: set[int]) -> Advance:
-        """Carry out the step last peeked; `next_k` drafts are proposed for the one after."""
-        ...
+    def scheduled(self) -> tuple[np.ndarray, np.ndarray]:
+        """(requests, drafts of each) of the step last peeked, int64; views that change with the next step."""
+        served, notes = self._peek.served, self.notes
+        kernels.schedule(self.rows, notes, served, self._peek.is_cut)
+        return notes[kernels.WHO, :served], notes[kernels.SCHEDULED, :served]
 
-    def add(self, request: int, emitted: int, next_k: int, is_stale: bool = False) -> None:
-        """A request joins with `emitted` tokens out; it is served from the next step on. Stale: its drafts never match
-        (which says nothing where k is constant)."""
-        ...
+    def verify(self, drafts: np.ndarray) -> tuple[int, int]:
+        """Verify only so many of the drafts scheduled, blocks for all of them staying taken: (drafts, rounds with
+        any)."""
+        self._trims = True
+        drafts = np.asarray(drafts, dtype=np.int64)
+        found: tuple[int, int] = kernels.verify(self.notes, drafts)
+        return found
+
+    @property
+    def emitted(self) -> np.ndarray:
+        """Tokens that each request of the last step emitted, int64; a view that changes with the next step."""
+        return self.notes[kernels.EMITTED]
+
+    def turns(self, late: set[int]) -> tuple[list[int], list[int]]:
+        """Of the step last peeked: (who of the `late` is served, who is left out since the budget ran out)."""
+        served = self._peek.served
+        ids = self.rows[: self.count, kernels.REQUEST].tolist()
+        return [request for request in ids[:served] if request in late], ids[served:]
+
+    def advance(
+        self, recorder: Recorder, served: int, next_k: int, measured: bool, seconds: float, batch: int,
+        used_blocks: int, draft_rounds: int, drafts: int, prefilled: int, gap_s: float, gaps: int,
+    ) -> tuple[int, list[tuple[int, int]]]:  # fmt: skip
+        """Carry out the step last peeked for its first `served` requests; `next_k` drafts are proposed for the one
+        after. The rest is what `Recorder` writes down where the step is measured.
+
+        Returns:
+            (tokens emitted, [(request, blocks that it took since it joined)] of those that finished, in order of
+            admission).
+        """
+        gained, finished = kernels.end_step(
+            self.sums, self.rows, self.notes, self.luck, recorder.record, served, next_k, self._peek.is_cut,
+            self._trims, measured, seconds, batch, used_blocks, draft_rounds, drafts, prefilled, gap_s, gaps,
+        )  # fmt: skip
+        return gained, self.finished(finished) if finished else []
+
+    def run(
+        self, terms: StepTerms, recorder: Recorder, now_s: float, until_s: float, first: tuple[float, int, int, bool],
+        ks: tuple[int, int, int], kv_below: int, used_blocks: int, freed: int, capacity: int, budget_tokens: int,
+        leaving: tuple[int, int, int, bool], padding: int, gap_from_s: float, later: int, later_from_s: float,
+    ) -> tuple[float, int, int, int, int, float, int, int, tuple[int, int, int, int]]:  # fmt: skip
+        """Carry out the step last peeked and those behind it, see `decode_kernels.run_steps`, whose arguments are
+        taken together here: `first` (first_s, first_batch, prefilled, is_alone), `ks` (last_k, next_k, then_k),
+        `leaving` (requests, context, windowed, stays)."""
+        found: tuple[float, int, int, int, int, float, int, int, tuple[int, int, int, int]] = kernels.run_steps(
+            self.sums, self.rows, self.notes, self.luck, terms.terms, terms.prices, terms.nodes, recorder.record,
+            now_s, until_s, recorder.measure_from_s, recorder.measure_until_s, *first, *ks, kv_below, used_blocks,
+            freed, capacity, budget_tokens, self._slots, self._trims, *leaving, padding, gap_from_s, later,
+            later_from_s,
+        )  # fmt: skip
+        return found
+
+    @property
+    def kv_tokens(self) -> int:
+        """Context of all, summed."""
+        return self.sums.item(kernels.KV)
+
+    def finished(self, count: int) -> list[tuple[int, int]]:
+        """(request, blocks that it took since it joined) of those that finished with the last step."""
+        self.count -= count
+        notes = self.notes
+        requests, taken = notes[kernels.FINISHED, :count].tolist(), notes[kernels.TAKEN, :count].tolist()
+        return list(zip(requests, taken, strict=True))
 
     def pop(self, request: int) -> tuple[int, int]:
         """Drop a request; its (emitted tokens, blocks taken since it joined)."""
-        ...
+        self.count -= 1
+        left, blocks = kernels.leave(self.sums, self.rows, request)
+        return self._workload.output_tokens[request] - left, blocks
 
     def progress(self) -> list[tuple[int, int]]:
         """(request, emitted tokens) of all."""
-        ...
+        rows, outputs = self.rows[: self.count], self._workload.output_tokens
+        ids, left = rows[:, kernels.REQUEST].tolist(), (rows[:, kernels.END] - rows[:, kernels.AT]).tolist()
+        return [(request, outputs[request] - more) for request, more in zip(ids, left, strict=True)]
+
+    def _make_room(self, length: int) -> None:
+        if self.count == len(self.rows):
+            self.rows = np.concatenate((self.rows, np.zeros_like(self.rows)))
+            self.notes = np.concatenate((self.notes, np.zeros_like(self.notes)), axis=1)
+        if self._place + length > len(self.luck):
+            held = self.rows[: self.count]
+            total = int((held[:, kernels.END] - held[:, kernels.AT]).sum()) + length
+            size = len(self.luck)
+            while total > size // 2:
+                size *= 2
+            fresh = self.luck if size == len(self.luck) else np.zeros((size, 2), dtype=np.int8)
+            self._place = kernels.tidy(self.sums, self.rows, self.luck, fresh)
+            self.luck = fresh

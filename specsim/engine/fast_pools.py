@@ -49,7 +49,7 @@ class FastDecode(FastReplica):
         self._waiting.insert(len(self._arrived), request)
         self._arrived.add(request)
 
-    def begin_step(self, now_s: float) -> float | None:
+    def begin_step(self, now_s: float, until_s: float = 0.0) -> float | None:
         if self._arrived and self._token_comes and self._partial is None:
             self._join(now_s)
         seconds = super().begin_step(now_s)

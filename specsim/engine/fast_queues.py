@@ -22,12 +22,8 @@ from specsim.admission import (
 )
 from specsim.config import ReplicaLimits
 from specsim.engine.core import chunk_pairs, windowed_chunk_pairs
-from specsim.engine.decode_batch import DecodeBatch, DecodeSetup
-from specsim.engine.decode_columns import ColumnBatch
-from specsim.engine.decode_horizon import HorizonBatch
-from specsim.engine.decode_ring import RingBatch
+from specsim.engine.decode_batch import DecodeBatch
 from specsim.engine.recorder import Recorder
-from specsim.engine.rounds import RoundTable
 from specsim.errors import InvariantError
 from specsim.kv_cache import KVCache
 from specsim.latency import StepWork
@@ -51,15 +47,8 @@ class FastQueues:
         self._recorder = recorder
         self._window = window_tokens
         self._num_spec_tokens = k
-        setup = DecodeSetup(workload, limits, k, window_tokens)
-        self._lookahead = setup.lookahead_tokens
-        self._columns: ColumnBatch | None = None
-        """The decode batch where the policy trims drafts or watches rounds, which sums cannot tell."""
-        self._batch: DecodeBatch
-        if policy.trims or policy.watches == "rounds":
-            self._batch = self._columns = ColumnBatch(setup)
-        else:
-            self._batch = decode_batch(setup, is_constant=policy.constant)
+        self._lookahead = limits.lookahead_tokens(k)
+        self._batch = DecodeBatch(workload, limits, k, window_tokens)
         shares = limits.enable_prefix_caching and discipline.prefix_caching
         self._kv = KVCache(
             limits.num_kv_blocks,
@@ -125,6 +114,8 @@ class FastQueues:
         self._completed: list[tuple[int, int]] = []
         self._ratio = NewTokenRatio()
         self._is_blocked = False
+        self._is_shut = False
+        """Whether the one who waits first has no chance until somebody leaves."""
         self._asked_running = self._left_running = 0
         """What running requests have asked for, and what of it is not written yet; kept for the estimate only."""
         self.outstanding_tokens = 0
@@ -139,9 +130,11 @@ class FastQueues:
     def _known(self, request: int) -> int:
         return self._prompt[request] + self._emitted.get(request, 0) if self._emitted else self._prompt[request]
 
-    def _begin_prompts(self) -> None:
+    def _forget_prompts(self) -> None:
         """Forget the prompts of the previous step."""
         work = self._work
+        if not (work.prefill_tokens or self._placed):
+            return
         self._completing.clear()
         self._placed = self._placed_kv = self._placed_windowed = 0
         work.prefill_tokens = work.prefill_rows = work.prefill_kv_tokens = 0
@@ -166,7 +159,11 @@ class FastQueues:
         admitted = promised = 0
         left_running = self._left_running
         slots = self._slots
-        while waiting and budget > slots and len(self._running) + len(self._leaving) < self._seats:
+        self._is_shut = False
+        while waiting and budget > slots:
+            if len(self._running) + len(self._leaving) >= self._seats:
+                self._is_shut = True
+                break
             request = waiting[0]
             known = self._known(request)
             cached = 0
@@ -194,6 +191,7 @@ class FastQueues:
                 self._arrived.remove(request)
             elif self._checks_prompt:
                 if tokens < left and not kv.fits(hashes, cached, known):
+                    self._is_shut = True
                     break
             elif self._expects:
                 own = self._asked[request] - (known - self._prompt[request])
@@ -203,13 +201,17 @@ class FastQueues:
                         left, own, promised, left_running, kv.free_tokens(hashes, cached), limits.block_size_tokens
                     )
                 ):
-                    self._is_blocked = True
+                    self._is_blocked = self._is_shut = True
                     break
                 room = known + self._lookahead
             elif self._room:
                 room = self._room[request]
             if not has_cache and not kv.admit(request, hashes, cached, room):
                 self._is_blocked = True
+                # A chunk that a smaller budget leaves may need fewer blocks than this one, but never all too few.
+                self._is_shut = (
+                    not self._grows or self._expects or (self._checks_prompt and not kv.fits(hashes, cached, known))
+                )
                 break
             waiting.popleft()
             self._running[request] = None
@@ -236,7 +238,7 @@ class FastQueues:
         if cached:
             rows.cached_tokens[request] = cached
             if self._recorder.measures(now_s):
-                self._recorder.totals.cached_tokens += cached
+                self._recorder.cached_tokens += cached
 
     def _prefill(self, request: int, context: int, tokens: int) -> None:
         work = self._work
@@ -313,7 +315,7 @@ class FastQueues:
             self._asked_running -= self._asked[request]
             self._left_running -= self._asked[request] - self._emitted.get(request, 0)
         self._kv.release(request)
-        self._is_blocked = False
+        self._is_blocked = self._is_shut = False
         self._preempted.add(request)
         self._recorder.rows.preemptions[request] += 1
         if discipline.requeue == "head":
@@ -345,27 +347,6 @@ class FastQueues:
 
     def _release(self, request: int) -> None:
         self._kv.release(request)
-        self._is_blocked = False
+        self._is_blocked = self._is_shut = False
         if self._hashes:
             del self._hashes[request]
-
-
-def decode_batch(setup: DecodeSetup, *, is_constant: bool) -> DecodeBatch:
-    """The quickest way to keep decoding requests that is exact here."""
-    if is_constant and setup.never_cuts:
-        return RingBatch(setup, round_table(setup))
-    return HorizonBatch(setup) if HorizonBatch.fits(setup) else ColumnBatch(setup)
-
-
-def round_table(setup: DecodeSetup) -> RoundTable:
-    """The table of this setup, kept with its workload so that every load and replica shares it."""
-    key = (setup.num_spec_tokens, setup.lookahead_tokens, setup.window_tokens, setup.block_size_tokens,
-           setup.limits.max_model_len)  # fmt: skip
-    tables = setup.workload.tables
-    if key not in tables:
-        tables.clear()
-        tables[key] = RoundTable(setup)
-    table = tables[key]
-    if not isinstance(table, RoundTable):
-        raise InvariantError(f"workload.tables[{key}] is {type(table).__name__}")
-    return table

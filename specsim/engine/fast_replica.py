@@ -1,31 +1,25 @@
-"""One engine whose step costs no work per running request: the same decisions as the plain scheduler, by sums.
+"""One engine whose steps cost no work in Python per running request, and which takes several of them at once.
 
-Here are the steps: what one contains, what it brings, and the gaps between deliveries. The queues are those of
-`specsim.engine.fast_queues`.
+Alone, a replica knows when the next request comes. Until then, as long as no prompt is computed, nobody finishes, no
+block is short and the policy answers as before, nothing happens that anybody else could see: such steps are run in a
+row by a compiled loop, behind the step that was decided in Python. What a step is stands in `specsim.engine.fast_step`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-
 from specsim.config import ReplicaLimits
-from specsim.engine.decode_batch import Advance, Peek
-from specsim.engine.decode_columns import ColumnBatch
-from specsim.engine.fast_queues import FastQueues
+from specsim.engine.decode_batch import Peek
+from specsim.engine.fast_step import ENDLESS, FastStep
 from specsim.engine.recorder import Recorder
-from specsim.engine.replica import StepView
+from specsim.engine.step_terms import step_terms
 from specsim.latency import StepCost
-from specsim.policies import Observed, Policy
+from specsim.policies import Policy
 from specsim.workload import Workload
 
 __all__ = ["FastReplica"]
 
-_ENDLESS = 1 << 62
 
-
-class FastReplica(FastQueues):
+class FastReplica(FastStep):
     """See `specsim.engine.replica.Replica`."""
 
     def __init__(
@@ -38,257 +32,127 @@ class FastReplica(FastQueues):
         machinery: bool,
         recorder: Recorder,
     ) -> None:
-        super().__init__(workload, limits, policy, cost.window_tokens, recorder)
-        self.index = index
-        self._workload = workload
-        self._policy = policy
-        self._cost = cost
-        self._order = limits.discipline.order
-        self._separate = self._order != "mixed"
-        self._is_cut = limits.discipline.decode_budget == "cut"
-        self._watches = policy.watches != "nothing"
-        self._seen = Observed()
-        self._constant = policy.constant
-        self._next_k = policy.num_spec_tokens if policy.constant else -1
-        self._work.machinery = machinery
-        self._work.next_num_spec_tokens = self._next_k
-        self._prompts_only = False
-        self._spoils = machinery and not policy.constant and cost.profile.at_zero_drafts == "stale"
-        if isinstance(self._batch, ColumnBatch):
-            self._batch.spoils = self._spoils
-        self._prompt_seen: tuple[int | None, int] = (None, 0)
-        """The unfinished prompt and how far it was when the last step ended."""
-        self._peek = Peek()
-        self._began_s = 0.0
-        self._size = 0
+        super().__init__(index, workload, limits, policy, cost, machinery, recorder)
+        self._terms = step_terms(cost, machinery=machinery)
+        self._is_static = self._order == "batch"
+        self._is_steady = policy.constant or (
+            type(policy).steady_below is not Policy.steady_below and not self._looks_at_rounds
+        )
+        self._budget = limits.max_num_batched_tokens if self._is_cut else ENDLESS
 
-    def begin_step(self, now_s: float) -> float | None:
+    def begin_step(self, now_s: float, until_s: float = 0.0) -> float | None:
         if not self._running and not self._waiting and not self._leaving:
             self._ratio.idle()
             return None
-        work = self._work
-        if work.prefill_tokens or self._placed:
-            self._begin_prompts()
-        size = self._prompts_alone(now_s) if self._separate else 0
-        self._prompts_only = size > 0
-        if size:
-            peek = Peek()
-        else:
-            peek, size = self._decode_step(now_s)
-            if size == 0 and not self._leaving:
-                return None
-        if self._columns is not None:
-            self._look_at_rounds(self._columns, peek, size)
-        work.decode_requests = peek.served
-        work.draft_tokens = peek.draft_tokens
-        work.draft_requests = peek.draft_rounds
-        kv_tokens = peek.kv_tokens
-        if self._padding and not self._prompts_only:
-            kv_tokens += self._padding
-        work.kv_tokens = kv_tokens
-        work.windowed_kv_tokens = peek.windowed_kv_tokens
-        if not self._prompts_only and (self._leaving or self._placed):
-            others = len(self._leaving) + self._placed
-            work.decode_requests += others
-            work.draft_tokens += len(self._leaving) * self._next_k + self._placed * self._placeholders
-            work.draft_requests += len(self._leaving) if self._next_k else 0
-            work.draft_requests += self._placed if self._placeholders else 0
-            work.kv_tokens += self._leaving_kv + self._placed_kv
-            work.windowed_kv_tokens += self._leaving_windowed + self._placed_windowed
-        if not self._constant:
-            k = self._next_k
-            if not self._prompts_only or not self._batch.count:
-                k = self._policy.next_k(size, kv_tokens, peek.served)
-            work.switches = 0 <= self._next_k != k
-            self._next_k = work.next_num_spec_tokens = k
-        if self._separate:
-            # Alone, prompts only fill the drafter's cache: the drafts come with the next decode step.
-            work.next_num_spec_tokens = min(self._next_k, 1) if self._prompts_only else self._next_k
-        self._peek, self._size, self._began_s = peek, size, now_s
-        return self._cost.step_s(work)
+        self._forget_prompts()
+        if now_s >= until_s:
+            return self._begin(now_s)
+        if self._only_decodes():
+            peek = self._batch.peek(self._budget)
+            if not peek.is_cut and peek.new_blocks <= self._kv.pool.available:
+                return self._run(now_s, until_s, peek)
+        seconds = self._begin(now_s)
+        if seconds is not None and self._goes_on():
+            return self._run_on(now_s, until_s, seconds)
+        return seconds
 
-    def _prompts_alone(self, now_s: float) -> int:
-        """Prompts that take this step for themselves; 0: it is a decode step."""
-        if self._order == "batch":
-            return 0 if self._running else self._form_batch(now_s)
-        budget, size = self._limits.max_num_batched_tokens, 0
-        if self._partial is not None:
-            budget, _ = self._continue_prompt(budget)
-            size = 1
-        if self._waiting and budget > 0:
-            size += self._admit(now_s, budget)
-        return size
-
-    def _decode_step(self, now_s: float) -> tuple[Peek, int]:
-        """Decoding requests, and whatever prompts share the step with them: (what decodes, requests in all)."""
-        kv, budget = self._kv, self._limits.max_num_batched_tokens
-        if self._leaving:
-            count, k = len(self._leaving), self._next_k
-            budget -= count * (1 + self._slots) + self._limits.verified_tokens(count * k, count if k else 0)
-        most = budget if self._is_cut else _ENDLESS
-        preempted = 0
-        peek = self._batch.peek(most)
-        while peek.new_blocks > kv.pool.available:
-            self._preempt(now_s)
-            preempted += 1
-            peek = self._batch.peek(most)
-        if peek.new_blocks:
-            kv.pool.take(peek.new_blocks)
-        size = peek.served
-        if self._separate:
-            if preempted:
-                asked = self._asked_running
-                self._ratio.retracted(asked - self._left_running, asked, len(self._running))
-            else:
-                self._ratio.decoded()
-        else:
-            drafts = peek.draft_tokens
-            if self._limits.tree_nodes:
-                drafts = self._limits.verified_tokens(drafts, peek.draft_rounds)
-            budget -= peek.served * (1 + self._slots) + drafts
-            if self._partial is not None and budget > 0:
-                before = self._work.prefill_tokens
-                budget, has_room = self._continue_prompt(budget)
-                size += self._work.prefill_tokens > before
-                if not has_room:
-                    self._preempt(now_s)
-                    preempted += 1
-            elif self._partial is not None:
-                budget = 0
-            if not preempted and self._waiting and budget > 0:
-                size += self._admit(now_s, budget)
-        if preempted and self._recorder.measures(now_s):
-            self._recorder.totals.preemptions += preempted
-        return peek, size
-
-    def end_step(self, now_s: float) -> list[int]:
-        recorder, peek = self._recorder, self._peek
-        measured = recorder.measure_from_s <= now_s <= recorder.measure_until_s
-        used_blocks = self._kv.pool.used
-        gone: list[int] = []
-        if self._leaving and self._order != "batch":
-            gone, self._leaving = self._leaving, []
-            self._leaving_kv = self._leaving_windowed = 0
-        done = Advance() if self._prompts_only else self._batch.advance(self._next_k, self._late)
-        if measured:
-            recorder.step(
-                now_s - self._began_s,
-                self._size + self._batch.count if self._prompts_only else self._size,
-                used_blocks,
-                peek.served,
-                peek.draft_rounds,
-                self._limits.verified_tokens(peek.draft_tokens, peek.draft_rounds),
-                done.gained,
-                self._work.prefill_tokens,
-                self._next_k,
-            )
-        if self._separate:
-            if not self._prompts_only:
-                self._note_stalls(now_s, measured)
-        elif measured:
-            regular = peek.served - len(done.resumed)
-            if regular:
-                recorder.gaps.add(now_s - self._began_s, regular)
-        if self._counts_iterations:
-            self._completed = []
-            self._decode_steps += not self._prompts_only
-            for request in done.waited:
-                self._iterations[request] -= 1
-        if done.resumed or done.waited:
-            self._note_late(done.resumed, done.waited, now_s, measured)
-        self._left_running -= done.gained
-        finished = []
-        for request, blocks in done.finished:
-            self._kv.total[request] += blocks
-            self._finish(request, now_s)
-            finished.append(request)
-        for request in self._completing:
-            if self._complete_prompt(request, now_s, measured):
-                finished.append(request)
-        if self._order == "batch" and not self._running and self._leaving:
-            gone, self._leaving = self._leaving, []
-            self._leaving_kv = self._leaving_windowed = self._longest = 0
-        for request in gone:
-            self._release(request)
-        if self._spoils:
-            prompt = (self._partial, self._partial_computed)
-            if self._next_k == 0 and self._partial is not None and prompt != self._prompt_seen:
-                self._stale_prompt = self._partial
-            self._prompt_seen = prompt
-        if self._watches:
-            seen = self._seen
-            seen.batch, seen.rounds, seen.draft_rounds = self._size, peek.served, peek.draft_rounds
-            seen.drafted, seen.accepted = peek.draft_tokens, done.gained - peek.served
-            seen.completed = self._completed
-            if self._columns is not None:
-                seen.emitted = self._columns.emitted if peek.served else seen.requests
-            self._policy.observe(seen)
-        return finished
-
-    def view(self) -> StepView:
-        peek = self._peek
-        return StepView(
-            self._work,
-            len(self._running),
-            len(self._waiting),
-            self._kv.pool.used,
-            peek.served,
-            peek.draft_tokens,
+    def _only_decodes(self) -> bool:
+        """Whether requests only decode in the coming step, and none is late or waits for a place that is there."""
+        return (
+            self._batch.count > 0
+            and self._partial is None
+            and not self._late
+            and (self._is_static or not (self._leaving or (self._waiting and not self._is_shut)))
+            and (not self._joined_s or len(set(self._joined_s.values())) == 1)
         )
 
-    def _look_at_rounds(self, columns: ColumnBatch, peek: Peek, size: int) -> None:
-        """Note who is verified in this step, and let the policy trim the drafts."""
-        seen = self._seen
-        if self._prompts_only:
-            seen.requests = seen.drafts = np.zeros(0, dtype=np.int64)
-            return
-        seen.requests, seen.drafts = columns.scheduled()
-        if self._policy.trims and peek.draft_tokens:
-            work = self._work
-            drafts = self._policy.trim(seen.requests, seen.drafts, size, work.prefill_tokens, work.prefill_rows)
-            seen.drafts = drafts
-            columns.verify(drafts)
-            peek.draft_tokens = int(drafts.sum())
-            peek.draft_rounds = int(np.count_nonzero(drafts))
+    def _goes_on(self) -> bool:
+        """Whether that will be so behind the step that was decided, nobody finishes with its first token, and the
+        policy can say beforehand what it will choose."""
+        output, emitted = self._output, self._emitted
+        return (
+            self._is_steady
+            and self._partial is None
+            and not (self._late or self._placed or self._peek.is_cut)
+            and (self._is_static or not self._waiting or (self._is_shut and not self._leaving))
+            and (not self._joined_s or (not self._prompts_only and len(set(self._joined_s.values())) == 1))
+            and all(output[request] - emitted.get(request, 0) > 1 for request in self._completing)
+        )
 
-    def _complete_prompt(self, request: int, now_s: float, measured: bool) -> bool:
-        emitted = self._emitted.pop(request, 0) + 1 if self._emitted else 1
-        self._left_running -= 1
+    def _run(self, now_s: float, until_s: float, peek: Peek) -> float:
+        """Run steps in which requests only decode, up to the first that ends at `until_s` or later or with a request
+        finished; the seconds that they take."""
+        policy, served = self._policy, peek.served
+        k, kv_below = self._next_k, ENDLESS
+        self._prompts_only, self._size = False, served
+        if self._looks_at_rounds:
+            self._look_at_rounds(peek, served)
+        if not self._constant:
+            kv_tokens = peek.kv_tokens + self._padding
+            k = policy.next_k(served, kv_tokens, served)
+            kv_below = policy.steady_below(served, kv_tokens, served)
+        leaving = (len(self._leaving), self._leaving_kv, self._leaving_windowed, True)
+        return self._row(now_s, until_s, (-1.0, 0, 0, False), k, k, kv_below, leaving, 0)
+
+    def _run_on(self, now_s: float, until_s: float, first_s: float) -> float:
+        """Carry out the step that was decided, which takes `first_s`, and run on behind it."""
+        batch, policy, is_alone = self._batch, self._policy, self._prompts_only
+        k, then_k, kv_below = self._next_k, self._next_k, ENDLESS
+        count = batch.count + len(self._completing)
+        if not self._constant and count:
+            kv_tokens = batch.kv_tokens + self._padding + sum(map(self._known, self._completing))
+            kv_tokens += 0 if is_alone else batch.count  # each brings one token at least
+            then_k = policy.next_k(count, kv_tokens, count)
+            kv_below = policy.steady_below(count, kv_tokens, count)
+        first = (first_s, self._size + (batch.count if is_alone else 0), self._work.prefill_tokens, is_alone)
+        leaving, freed = (len(self._leaving), self._leaving_kv, self._leaving_windowed, self._is_static), 0
+        if self._leaving and not self._is_static:
+            freed = self._kv.pool.used
+            for request in self._leaving:
+                self._release(request)
+            freed -= self._kv.pool.used
+            self._leaving, self._leaving_kv, self._leaving_windowed = [], 0, 0
+        return self._row(now_s, until_s, first, k, then_k, kv_below, leaving, freed)
+
+    def _row(
+        self, now_s: float, until_s: float, first: tuple[float, int, int, bool], k: int, then_k: int, kv_below: int,
+        leaving: tuple[int, int, int, bool], freed: int,
+    ) -> float:  # fmt: skip
+        """Steps in a row, see `DecodeBatch.run`: the seconds that they take."""
+        batch, pool = self._batch, self._kv.pool
+        first_s, _, _, is_alone = first
+        is_special = first_s >= 0.0
+        later, later_from_s = len(self._joined_s), 0.0
+        if later:
+            later_from_s = next(iter(self._joined_s.values()))
         if self._counts_iterations:
-            self._iterations[request] = self._iterations.get(request, 0) + 1 - self._decode_steps
-        if emitted == 1:
-            self._recorder.rows.first_token_s[request] = now_s
-        else:
-            last_s = self._last_emit_s.pop(request)
-            if measured:
-                self._recorder.gaps.add(now_s - last_s)
-        if emitted == self._output[request]:
-            self._finish(request, now_s)
-            return True
-        is_stale = self._spoils and (self._next_k == 0 or request == self._stale_prompt)
-        self._batch.add(request, emitted, self._next_k, is_stale)
-        if self._separate:
-            self._joined_s[request] = now_s
-        return False
-
-    def _note_stalls(self, now_s: float, measured: bool) -> None:
-        """Gaps of a decode step before which prompts may have had steps of their own."""
-        joined = self._joined_s
-        if measured:
-            others = self._peek.served - len(joined)
-            if others:
-                self._recorder.gaps.add(now_s - self._decoded_s, others)
-            for since_s in joined.values():
-                self._recorder.gaps.add(now_s - since_s)
-        joined.clear()
-        self._decoded_s = now_s
-
-    def _note_late(self, resumed: Sequence[int], waited: Sequence[int], now_s: float, measured: bool) -> None:
-        for request in resumed:
-            last_s = self._last_emit_s.pop(request)
-            self._late.discard(request)
-            if measured:
-                self._recorder.gaps.add(now_s - last_s)
-        for request in waited:
-            self._last_emit_s.setdefault(request, self._began_s)
-            self._late.add(request)
+            self._completed = []
+            self._decode_steps += is_special and not is_alone
+        for request in self._completing:
+            self._complete_prompt(request, now_s + first_s, is_pending=True)
+        self._completing.clear()
+        ks = (self._next_k if self._next_k >= 0 else k, k, then_k)
+        gap_from_s = self._decoded_s if self._separate else now_s
+        while True:
+            end_s, steps, taken, gained, finished, seconds, drafts, draft_rounds, make_up = batch.run(
+                self._terms, self._recorder, now_s, until_s, first, ks, kv_below, pool.used + freed, freed,
+                pool.capacity, self._budget, leaving, self._padding, gap_from_s, later, later_from_s,
+            )  # fmt: skip
+            if steps:
+                break
+            self._terms.learn(make_up)
+        if taken:
+            pool.take(taken)
+        self._next_k = k if steps == 1 else then_k
+        self._left_running -= gained
+        if self._separate and steps > is_alone:
+            for _ in range(steps - is_special):
+                self._ratio.decoded()
+            self._joined_s.clear()
+            self._decoded_s = end_s
+        if self._counts_iterations:
+            self._decode_steps += steps - is_special
+        if self._watches:
+            self._saw(batch.count, draft_rounds, drafts, gained)
+        self._ran = batch.finished(finished) if finished else []
+        return seconds if steps == 1 else end_s - now_s

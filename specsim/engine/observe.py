@@ -150,7 +150,7 @@ class _Observed:
             observer.submitted(request, self._index, arrival_s, accepted)
         return accepted
 
-    def begin_step(self, now_s: float) -> float | None:
+    def begin_step(self, now_s: float, until_s: float = 0.0) -> float | None:
         self._clock[0] = now_s
         seconds = self._replica.begin_step(now_s)
         if seconds is not None:
@@ -159,7 +159,7 @@ class _Observed:
                 observer.step_began(self._index, now_s, seconds, view)
         return seconds
 
-    def end_step(self, now_s: float) -> list[int]:
+    def end_step(self, now_s: float) -> Sequence[int]:
         self._clock[0] = now_s
         measured = self._recorder.measures(now_s)
         finished = self._replica.end_step(now_s)

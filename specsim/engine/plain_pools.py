@@ -39,7 +39,7 @@ class PlainDecode(PlainReplica):
     def receive(self, request: int) -> None:
         self.scheduler.receive(request)
 
-    def begin_step(self, now_s: float) -> float | None:
+    def begin_step(self, now_s: float, until_s: float = 0.0) -> float | None:
         if self.limits.discipline.hand_over == "token":
             for request in self.scheduler.join():
                 self._join(request, now_s)

@@ -33,7 +33,7 @@ class PlainReplica(EngineCore):
         self.cost = cost
         self._luck = DealtLuck(workload, spoils=machinery and cost.profile.at_zero_drafts == "stale")
 
-    def begin_step(self, now_s: float) -> float | None:
+    def begin_step(self, now_s: float, until_s: float = 0.0) -> float | None:
         return self.cost.step_s(self.work) if self.begin(now_s) else None
 
     def end_step(self, now_s: float) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,11 +40,15 @@ class Replica(Protocol):
         """Queue a request; False when it can never fit, which refuses it."""
         ...
 
-    def begin_step(self, now_s: float) -> float | None:
-        """Decide a step and return its seconds; None when there is nothing to do."""
+    def begin_step(self, now_s: float, until_s: float = 0.0) -> float | None:
+        """Decide a step and return its seconds; None when there is nothing to do.
+
+        `until_s`: nothing comes from outside before. A replica may take the steps that begin until then as one, where
+        nothing happens in between that anybody else could see.
+        """
         ...
 
-    def end_step(self, now_s: float) -> list[int]:
+    def end_step(self, now_s: float) -> Sequence[int]:
         """Apply the step that began; the requests that finished with it."""
         ...
 

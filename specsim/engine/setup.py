@@ -72,8 +72,8 @@ def result_of(
         )
     return RunResult(
         requests=rows,
-        totals=recorder.totals,
-        gaps=recorder.gaps,
+        totals=recorder.totals(),
+        gaps=recorder.gaps(),
         end_s=end_s,
         measure_from_s=recorder.measure_from_s,
         measure_until_s=min(recorder.measure_until_s, end_s),

@@ -88,10 +88,10 @@ def simulate(
     prompts, decoding, columns = _two_pools(setup, disaggregation)
     env.run()
     columns.freeze()
-    pool = PrefillPool(prompts.totals, disaggregation.prefill_replicas, columns)
+    pool = PrefillPool(prompts.totals(), disaggregation.prefill_replicas, columns)
     everyone = disaggregation.prefill_replicas + disaggregation.decode_replicas
     result = result_of(recorder, workload, limits, policy, end_s=float(env.now), replicas=everyone)
-    return replace(result, totals=decoding.totals, gaps=decoding.gaps, prefill=pool)
+    return replace(result, totals=decoding.totals(), gaps=decoding.gaps(), prefill=pool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class _Bells:
 
     def __init__(self, env: simpy.Environment, replicas: int, *, alone: bool = False) -> None:
         self._env = env
-        self._alone = alone
+        self.alone = alone
         self._waiting: list[simpy.Event | None] = [None] * replicas
 
     def ring(self, index: int) -> None:
@@ -206,7 +206,7 @@ class _Bells:
 
     def wait(self, index: int, source: Source | Side) -> simpy.Event | None:
         """An event to wait for; None when nothing will come."""
-        if not self._alone:
+        if not self.alone:
             self._waiting[index] = event = self._env.event()
             return event
         return None if source.next_s == math.inf else self._env.timeout(source.next_s - self._env.now)
@@ -226,7 +226,7 @@ def _serve(
         now_s = env.now
         if source.next_s <= now_s:
             source.deliver(now_s)
-        seconds = replica.begin_step(now_s)
+        seconds = replica.begin_step(now_s, source.next_s if bells.alone else now_s)
         if seconds is None:
             wake = bells.wait(index, source)
             if wake is None:

@@ -104,6 +104,8 @@ class Policy(ABC):
     """What `observe` is told; `nothing` means that it is never called."""
     trims: ClassVar[bool] = False
     """Whether `trim` is asked before each step."""
+    ALWAYS: ClassVar[int] = 1 << 62
+    """What `steady_below` returns where the context does not matter."""
 
     def __init__(self, num_spec_tokens: int) -> None:
         self.num_spec_tokens = num_spec_tokens
@@ -118,6 +120,12 @@ class Policy(ABC):
             kv_tokens: cached tokens of the decoding ones, summed.
             decode_requests: how many of them decode.
         """
+
+    def steady_below(self, batch: int, kv_tokens: int, decode_requests: int) -> int:
+        """How long the last answer of `next_k` holds: cached tokens below which it would be the same for the same
+        batch, whatever steps without a completion `observe` were told of in between. An engine need not ask, or tell
+        of such steps, until then; 0: it must ask before every step."""
+        return 0
 
     def observe(self, seen: Observed) -> None:
         """Learn from the step that was just carried out; who watches nothing is not asked."""

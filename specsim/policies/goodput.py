@@ -27,9 +27,7 @@ class Goodput(Policy):
         self._choice: dict[tuple[int, int], int] = {}
 
     def next_k(self, batch: int, kv_tokens: int, decode_requests: int) -> int:
-        context = kv_tokens // decode_requests if decode_requests else 0
-        octave = max(0, context.bit_length() - 4)
-        bucket = (context >> octave) << octave
+        bucket, octave = _bucket(kv_tokens, decode_requests)
         key = (batch, bucket)
         k = self._choice.get(key)
         if k is None:
@@ -37,6 +35,17 @@ class Goodput(Policy):
             rates = [length / self._step_s(batch, middle, k) for k, length in enumerate(self._lengths)]
             k = self._choice[key] = max(range(len(rates)), key=rates.__getitem__)
         return k
+
+    def steady_below(self, batch: int, kv_tokens: int, decode_requests: int) -> int:
+        bucket, octave = _bucket(kv_tokens, decode_requests)
+        return (bucket + (1 << octave)) * decode_requests
+
+
+def _bucket(kv_tokens: int, decode_requests: int) -> tuple[int, int]:
+    """(smallest context of the step of the mean context, log2 of that step's width)."""
+    context = kv_tokens // decode_requests if decode_requests else 0
+    octave = max(0, context.bit_length() - 4)
+    return (context >> octave) << octave, octave
 
 
 def _make(spec: PolicySpec, view: EngineView) -> Policy:

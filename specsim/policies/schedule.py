@@ -37,6 +37,9 @@ class Schedule(Policy):
     def next_k(self, batch: int, kv_tokens: int, decode_requests: int) -> int:
         return self._k[bisect_right(self._first, batch)]
 
+    def steady_below(self, batch: int, kv_tokens: int, decode_requests: int) -> int:
+        return self.ALWAYS
+
 
 def rows_from_text(text: str) -> tuple[tuple[int, int, int], ...]:
     """Rows of `1-16=5,17-64=3`; a range of one is written `1=5`.

@@ -80,6 +80,9 @@ class TrtGateOverRequests(_TrtGate):
         for tokens, iterations in seen.completed:
             self._add(tokens / iterations - 1.0)
 
+    def steady_below(self, batch: int, kv_tokens: int, decode_requests: int) -> int:
+        return self.ALWAYS
+
 
 def _make(spec: PolicySpec, view: EngineView) -> Policy:
     form = TrtGateOverSteps if spec.settings.over == "steps" else TrtGateOverRequests

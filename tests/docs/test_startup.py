@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = {"numpy", "scipy", "simpy", "sqlalchemy", "torch", "rich"}
+HEAVY = {"numba", "numpy", "scipy", "simpy", "sqlalchemy", "torch", "rich"}
 
 PROGRAM = """
 import json, runpy, sys
@@ -47,7 +47,7 @@ def test_help_loads_nothing_heavy(arguments: tuple[str, ...]) -> None:
 def test_help_of_a_command_does_not_load_torch_or_the_simulator(command: str) -> None:
     text, loaded = run(command, "--help")
     assert f"specsim {command}" in text
-    assert loaded & {"torch", "simpy", "scipy"} == set()
+    assert loaded & {"torch", "simpy", "scipy", "numba"} == set()
 
 
 def test_the_probe_sees_what_is_loaded() -> None:

@@ -7,25 +7,18 @@ from dataclasses import asdict, replace
 from unittest.mock import patch
 
 import numpy as np
-import pytest
-from builders import FixedLuck, make_cost, make_limits, make_pass, make_profile, make_trace
+from builders import FixedLuck, make_pass, make_profile, make_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import POLICY_LIST, RULES, TWO_POOL_RULES, limits_under, pools
 
 from specsim import workload
 from specsim.config import PolicySpec, ReplicaLimits
-from specsim.engine import decode_columns, rounds
-from specsim.engine.decode_columns import ColumnBatch
-from specsim.engine.decode_horizon import HorizonBatch
-from specsim.engine.decode_ring import RingBatch
-from specsim.engine.fast_replica import FastReplica
-from specsim.engine.recorder import Recorder
+from specsim.engine import decode_batch
 from specsim.engine.simulator import simulate
 from specsim.latency import StepCost
 from specsim.memory import tree_limits
-from specsim.policies import make_policy
-from specsim.records import RequestColumns, RunResult
+from specsim.records import RunResult
 from specsim.trees import cut, grown_tree
 from specsim.workload import Workload
 
@@ -131,9 +124,9 @@ def test_fast_equals_plain_with_small_columns(world: dict, spans: int) -> None:
     """The columns' arrays grow and are tidied all the time when they start small; chunks come with limits on the
     drafts and without."""
     world = world | {"luck": replace(world["luck"], every_other=True)}
-    modules = (decode_columns, rounds, workload)
+    modules = (decode_batch, workload)
     with ExitStack() as stack:
-        for module, name, value in [(decode_columns, "SPANS", spans), (decode_columns, "ROWS", 1)]:
+        for module, name, value in [(decode_batch, "PLACES", spans), (decode_batch, "ROWS", 1)]:
             stack.enter_context(patch.object(module, name, value))
         for module in modules:
             stack.enter_context(patch.object(module, "CHUNK", 4))
@@ -173,21 +166,3 @@ def test_worlds_reach_every_mechanism() -> None:
     assert plain.requests.preemptions.sum() > 0
     assert plain.requests.cached_tokens.sum() > 0
     assert len(plain.totals.k_steps) == 2
-
-
-@pytest.mark.parametrize(
-    ("policy", "changes", "kind"),
-    [
-        (PolicySpec("static", 3), {}, RingBatch),
-        (PolicySpec("schedule", 3, table=((1, 4, 3), (5, 9, 1))), {}, HorizonBatch),
-        (PolicySpec("static", 3), {"max_num_batched_tokens": 100}, ColumnBatch),
-        (PolicySpec("schedule", 3, table=((1, 4, 3), (5, 9, 1))), {"max_model_len": 61}, ColumnBatch),
-    ],
-)
-def test_each_kind_of_batch_is_used(policy: PolicySpec, changes: dict, kind: type) -> None:
-    """Guard: the worlds above reach all three ways of keeping the decoding requests."""
-    trace = make_trace(arrival_s=[0.0], prompt_tokens=40, output_tokens=20)
-    workload = Workload(trace, FixedLuck(), seed=0)
-    recorder = Recorder(RequestColumns.empty(trace.arrival_s, trace.prompt_tokens, trace.output_tokens))
-    replica = FastReplica(0, workload, make_limits(**changes), make_policy(policy), make_cost(), True, recorder)
-    assert type(replica._batch) is kind

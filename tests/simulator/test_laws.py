@@ -283,7 +283,7 @@ def test_a_step_is_decided_without_the_future(plain: bool) -> None:
     def blind(kind: Any) -> Any:
         begin = kind.begin_step
 
-        def begin_step(self: Any, now_s: float) -> float | None:
+        def begin_step(self: Any, now_s: float, until_s: float = 0.0) -> float | None:
             nonlocal decided
             names = [name for name in ("workload", "_workload", "_output") if hasattr(self, name)]
             hidden = {name: getattr(self, name) for name in names}
