@@ -83,7 +83,7 @@ class CompiledPass:
         return value
 
     def drafting(self, requests: int, nodes: int) -> float:
-        """Matrix work and head of a pass over `nodes` tokens of each request, all of which are sampled from, seconds."""
+        """Matrix work and head of a pass over `nodes` tokens of each request, all of them sampled from."""
         key = (requests, nodes)
         value = self._passes.get(key)
         if value is None:

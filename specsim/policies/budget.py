@@ -20,7 +20,6 @@ Numbers: profile context from vLLM; memories are assumed.
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 
@@ -79,17 +78,22 @@ class Budget(Policy):
         self._fade = math.exp(-1.0 / settings.memory_steps)
         self._request_fade = math.exp(-1.0 / settings.request_memory_rounds)
         self._prior = settings.request_prior_tokens
-        self._tried = [0.0] * k
+        self._tried = np.zeros(k)
         """By position: drafts that were verified with all before them accepted, fading."""
-        self._hits = [0.0] * k
+        self._hits = np.zeros(k)
         """By position: those of them that were accepted."""
         self._accepts = np.ones(k)
         """[k]: estimated acceptance by position, given that all before were accepted."""
         self._due = np.arange(k + 1, dtype=np.float64)
         """[k + 1]: accepted drafts expected of everybody after so many were looked at."""
-        self._records = np.zeros((2, 64))
-        """[2, requests]: accepted drafts of a request, fading, and what everybody would have had in its place."""
-        self._depth = np.arange(k)[:, None]
+        self._looked = np.zeros((2, k + 1), dtype=np.int64)
+        self._records = np.zeros((64, 2))
+        """[requests, 2]: accepted drafts of a request, fading, and what everybody would have had in its place."""
+        self._scores = np.zeros(64 * k)
+        self._kept = np.zeros(64, dtype=np.int64)
+        from specsim.policies import budget_kernels  # where it is used, since what it needs takes long to load
+
+        self._kernels = budget_kernels
 
     def next_k(self, batch: int, kv_tokens: int, decode_requests: int) -> int:
         return self.num_spec_tokens
@@ -97,67 +101,48 @@ class Budget(Policy):
     def trim(
         self, requests: np.ndarray, drafts: np.ndarray, batch: int, prefill_tokens: int, prefill_rows: int
     ) -> np.ndarray:
-        total, n = int(np.add.reduce(drafts)), len(requests)
+        n, k = len(requests), self.num_spec_tokens
+        if n * k > len(self._scores):
+            self._scores, self._kept = np.zeros(2 * n * k), np.zeros(2 * n, dtype=np.int64)
+        scores = self._scores[: n * k]
+        total = self._kernels.score(requests, drafts, self._records, self._accepts, self._prior, scores)
+        if total < 0:
+            self._make_room(requests)
+            return self.trim(requests, drafts, batch, prefill_tokens, prefill_rows)
         if self._most is not None and self._most >= total:
             return drafts
-        record = self._records_of(requests)
-        record += self._prior
-        survival = np.multiply.outer(self._accepts, record[0] / record[1])
-        np.minimum(survival, 1.0, out=survival)
-        np.multiply.accumulate(survival, axis=0, out=survival)
-        scores = survival.ravel()
-        if total < len(scores):
-            survival[self._depth >= drafts] = -1.0
-        order = (-scores).argsort(kind="stable")[:total]
-        if self._most is not None:
-            chosen = self._most
-        else:
-            chosen = self._best(scores.take(order), n + prefill_rows, batch, n + prefill_tokens)
+        order = scores.argsort(kind="stable")
+        chosen = self._most
+        if chosen is None:
+            chosen = self._best(scores, order, total, n + prefill_rows, batch, n + prefill_tokens)
         if chosen == total:
             return drafts
-        return np.bincount(order[:chosen] % n, minlength=n)
+        kept = self._kept[:n]
+        self._kernels.keep(order, chosen, kept)
+        return kept
 
-    def _best(self, scores: np.ndarray, sampling: int, batch: int, tokens: int) -> int:
-        """How many of the best slots to verify; `sampling` requests emit a token anyway."""
+    def _best(self, scores: np.ndarray, order: np.ndarray, total: int, sampling: int, batch: int, tokens: int) -> int:
+        """How many of the `total` best slots to verify; `sampling` requests emit a token anyway."""
         if self._tables is None:
             raise ScenarioError("policy budget needs a latency profile, or budget_tokens")
         draft, verify = self._tables
-        seconds = verify[tokens : tokens + len(scores) + 1] + draft[batch]
-        rates = np.add.accumulate(scores)
-        rates += sampling
-        rates /= seconds[1:]
-        best = int(rates.argmax())
-        return best + 1 if rates[best] > sampling / seconds[0] else 0
+        found: int = self._kernels.best_total(scores, order, total, sampling, verify, tokens, draft.item(batch))
+        return found
 
     def observe(self, seen: Observed) -> None:
         if not seen.rounds:
             return
-        k, requests, emitted = self.num_spec_tokens, seen.requests, seen.emitted
-        accepted = emitted - 1
-        looked_at = np.minimum(emitted, seen.drafts)
-        record = self._records_of(requests)
-        record *= self._request_fade
-        record[0] += accepted
-        record[1] += self._due.take(looked_at)
-        self._records[:, requests] = record
-        tried, hits = np.bincount(looked_at, minlength=k + 1).tolist(), np.bincount(accepted, minlength=k + 1).tolist()
-        looked = hit = 0
-        for position in range(k - 1, -1, -1):
-            looked += tried[position + 1]
-            hit += hits[position + 1]
-            self._tried[position] = self._tried[position] * self._fade + looked
-            self._hits[position] = self._hits[position] * self._fade + hit
-        accepts = [(hit + 1.0) / (tried + 1.0) for hit, tried in zip(self._hits, self._tried, strict=True)]
-        self._accepts = np.array(accepts)
-        self._due = np.array([0.0, *itertools.accumulate(accepts)])
+        learnt = self._kernels.learn(
+            seen.requests, seen.drafts, seen.emitted, self._records, self._request_fade, self._fade, self._accepts,
+            self._due, self._tried, self._hits, self._looked,
+        )  # fmt: skip
+        if not learnt:
+            self._make_room(seen.requests)
+            self.observe(seen)
 
-    def _records_of(self, requests: np.ndarray) -> np.ndarray:
-        """[2, requests], a copy."""
-        needed = int(np.maximum.reduce(requests)) + 1
-        if needed > self._records.shape[1]:
-            more = np.zeros((2, 2 * needed - self._records.shape[1]))
-            self._records = np.concatenate((self._records, more), axis=1)
-        return self._records.take(requests, axis=1)
+    def _make_room(self, requests: np.ndarray) -> None:
+        more = 2 * (int(requests.max()) + 1) - len(self._records)
+        self._records = np.concatenate((self._records, np.zeros((more, 2))))
 
 
 def cost_tables(curves: Curves, num_spec_tokens: int, context_tokens: int) -> tuple[np.ndarray, np.ndarray]:

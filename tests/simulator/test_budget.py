@@ -109,7 +109,8 @@ def test_the_total_is_the_best_of_all_totals(
     rule = budget("budget:5", curves)
     ranked = sorted(scores, reverse=True)
     sampling, batch = min(tokens, 40), 40 + prefills
-    chosen = rule._best(np.array(ranked), sampling, batch, tokens)
+    order = np.arange(len(ranked))
+    chosen = rule._best(-np.array(ranked), order, len(ranked), sampling, batch, tokens)
 
     def rate(total: int) -> float:
         size = tokens + total
