@@ -35,6 +35,9 @@ from specsim.type_checks import check_types
 __all__ = ["KIND", "Budget", "BudgetSettings", "cost_tables"]
 
 
+_NOTHING = np.zeros(0)
+
+
 @dataclass(frozen=True, slots=True)
 class BudgetSettings:
     """Settings of `budget`.
@@ -89,8 +92,7 @@ class Budget(Policy):
         self._looked = np.zeros((2, k + 1), dtype=np.int64)
         self._records = np.zeros((64, 2))
         """[requests, 2]: accepted drafts of a request, fading, and what everybody would have had in its place."""
-        self._scores = np.zeros(64 * k)
-        self._kept = np.zeros(64, dtype=np.int64)
+        self._scores, self._slots = _room(64 * k)
         from specsim.policies import budget_kernels  # where it is used, since what it needs takes long to load
 
         self._kernels = budget_kernels
@@ -101,33 +103,23 @@ class Budget(Policy):
     def trim(
         self, requests: np.ndarray, drafts: np.ndarray, batch: int, prefill_tokens: int, prefill_rows: int
     ) -> np.ndarray:
-        n, k = len(requests), self.num_spec_tokens
-        if n * k > len(self._scores):
-            self._scores, self._kept = np.zeros(2 * n * k), np.zeros(2 * n, dtype=np.int64)
-        scores = self._scores[: n * k]
-        total = self._kernels.score(requests, drafts, self._records, self._accepts, self._prior, scores)
-        if total < 0:
+        n, most = len(requests), self._most
+        if n * self.num_spec_tokens > len(self._scores):
+            self._scores, self._slots = _room(2 * n * self.num_spec_tokens)
+        if most is None and self._tables is None:
+            raise ScenarioError("policy budget needs a latency profile, or budget_tokens")
+        verify, draft_s = _NOTHING, 0.0
+        if self._tables is not None and most is None:
+            draft, verify = self._tables
+            draft_s = draft.item(batch)
+        chosen = self._kernels.choose(
+            requests, drafts, self._records, self._accepts, self._prior, -1 if most is None else most,
+            n + prefill_rows, verify, n + prefill_tokens, draft_s, self._scores, self._slots,
+        )  # fmt: skip
+        if chosen < 0:
             self._make_room(requests)
             return self.trim(requests, drafts, batch, prefill_tokens, prefill_rows)
-        if self._most is not None and self._most >= total:
-            return drafts
-        order = scores.argsort(kind="stable")
-        chosen = self._most
-        if chosen is None:
-            chosen = self._best(scores, order, total, n + prefill_rows, batch, n + prefill_tokens)
-        if chosen == total:
-            return drafts
-        kept = self._kept[:n]
-        self._kernels.keep(order, chosen, kept)
-        return kept
-
-    def _best(self, scores: np.ndarray, order: np.ndarray, total: int, sampling: int, batch: int, tokens: int) -> int:
-        """How many of the `total` best slots to verify; `sampling` requests emit a token anyway."""
-        if self._tables is None:
-            raise ScenarioError("policy budget needs a latency profile, or budget_tokens")
-        draft, verify = self._tables
-        found: int = self._kernels.best_total(scores, order, total, sampling, verify, tokens, draft.item(batch))
-        return found
+        return self._slots[2, :n]
 
     def observe(self, seen: Observed) -> None:
         if not seen.rounds:
@@ -143,6 +135,11 @@ class Budget(Policy):
     def _make_room(self, requests: np.ndarray) -> None:
         more = 2 * (int(requests.max()) + 1) - len(self._records)
         self._records = np.concatenate((self._records, np.zeros((more, 2))))
+
+
+def _room(slots: int) -> tuple[np.ndarray, np.ndarray]:
+    """What `budget_kernels.choose` works in."""
+    return np.zeros(slots), np.zeros((3, slots + 2), dtype=np.int64)
 
 
 def cost_tables(curves: Curves, num_spec_tokens: int, context_tokens: int) -> tuple[np.ndarray, np.ndarray]:

@@ -18,6 +18,7 @@ from specsim.errors import ScenarioError
 from specsim.latency import captured_sizes
 from specsim.policies import EngineView, Observed, PolicySpec, make_policy, parse_policy
 from specsim.policies.budget import Budget, cost_tables
+from specsim.policies.budget_kernels import best_total, rank
 
 
 @dataclass
@@ -106,11 +107,12 @@ def test_the_total_is_the_best_of_all_totals(
     scores: list[float], tokens: int, token_s: float, captured: tuple[int, ...], prefills: int
 ) -> None:
     curves = Line(token_s=token_s, captured_tokens=captured)
-    rule = budget("budget:5", curves)
     ranked = sorted(scores, reverse=True)
     sampling, batch = min(tokens, 40), 40 + prefills
-    order = np.arange(len(ranked))
-    chosen = rule._best(-np.array(ranked), order, len(ranked), sampling, batch, tokens)
+    draft, verify = cost_tables(curves, 5, 8192)
+    chosen = best_total(
+        np.array(ranked), np.arange(len(ranked)), len(ranked), sampling, verify, tokens, draft.item(batch)
+    )
 
     def rate(total: int) -> float:
         size = tokens + total
@@ -123,6 +125,17 @@ def test_the_total_is_the_best_of_all_totals(
     if tokens >= max(6, 1.5 * limit) or (tokens + len(ranked) <= limit):
         rates = [rate(total) for total in range(len(ranked) + 1)]
         assert rates[chosen] == pytest.approx(max(rates), rel=1e-9)
+
+
+@given(
+    st.lists(
+        st.sampled_from([-1.0, 0.0, 0.3, 0.3 + 1e-16, 0.30001, 0.5, 1.0]) | st.floats(0, 1), min_size=1, max_size=90
+    )
+)
+def test_slots_are_ranked_as_a_stable_sort_does(values: list[float]) -> None:
+    scores, slots = np.array(values), np.full((2, len(values) + 2), 99)
+    rank(scores, slots[0], slots[1])
+    assert slots[0, : len(values)].tolist() == np.argsort(-scores, kind="stable").tolist()
 
 
 def test_everything_is_verified_where_it_is_free_and_nothing_where_it_is_dear() -> None:
