@@ -54,7 +54,7 @@ def rank(scores, order, counts):  # type: ignore[no-untyped-def]
 
 @kernel
 def best_total(scores, order, total, sampling, verify, tokens, draft_s):  # type: ignore[no-untyped-def]
-    """How many of the best slots, first in `order`, to verify: the total with most expected tokens per second, of equals
+    """How many of the best slots, first in `order`, to verify: most expected tokens per second, of equals
     the smallest.
 
     `sampling` requests emit a token anyway; the step has `tokens` tokens without drafts.
