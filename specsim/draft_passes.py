@@ -84,10 +84,12 @@ class DraftPasses:
             return fixed + k * (draft.matrix(rows) - fixed + draft.head(rows)) if rows else 0.0
         if p.draft_mode == "block":
             caught_up = seen * p.draft_catch_up_share * draft.cost.token_s
-            return caught_up + draft.matrix(rows * (k + 1), draft.alike(rows, rows * k)) + draft.head(rows * k)
+            matrix = draft.matrix(rows * (k + 1), draft.alike(rows, rows * k))
+            return caught_up + matrix + draft.head(rows * k) + rows * draft.cost.request_s
         if p.draft_mode == "parallel":
             more = rows * self._extra_rows(k)
-            return draft.matrix(seen + more, draft.alike(rows, path + more)) + draft.head(rows * k)
+            matrix = draft.matrix(seen + more, draft.alike(rows, path + more))
+            return matrix + draft.head(rows * k) + rows * draft.cost.request_s
         if p.draft_catches_up:
             more = rows * self._extra_rows(k)
             seconds = draft.matrix(seen + more, draft.alike(decode, path + more)) + draft.head(rows)
@@ -95,7 +97,7 @@ class DraftPasses:
             seconds = draft.matrix(rows) + draft.head(rows)
         for nodes in self._later_passes(k):
             seconds += draft.drafting(rows, nodes)
-        return seconds
+        return seconds + k * rows * draft.cost.request_s
 
     def _catch_up_s(self, decode: int, path: int, seen: int) -> float:
         """Matrix work of a first pass from which nothing is drafted, so that no logits are asked for."""
@@ -104,7 +106,7 @@ class DraftPasses:
             return 0.0
         if p.draft_mode == "block":
             return seen * p.draft_catch_up_share * draft.cost.token_s
-        return draft.matrix(seen, draft.alike(decode, path))
+        return draft.matrix(seen, draft.alike(decode, path)) + decode * draft.cost.request_s
 
     def prompt_s(self, work: _Work, num_spec_tokens: int) -> float:
         """Attention over prompts: their own chunks where the drafter catches up, and finished ones read by the passes

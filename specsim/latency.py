@@ -158,10 +158,13 @@ class StepCost:
         fixed = c.fixed_s * len(passes)
         collectives = (tokens - p.verify_skip_share * drafts) * c.collective_token_s
         lookup, spoken = self._speculation_s(decode, drafts, work.next_num_spec_tokens, work.machinery)
+        busy = matrix - fixed - collectives + target.head(rows)
+        memory = min(memory, busy)  # some kernels of a measured profile take less than the smooth law
+        attention = work.kv_tokens * full + work.windowed_kv_tokens * windowed + target.prefill(work)
         return {
             "weights": memory,
-            "compute": matrix - fixed - collectives + target.head(rows) - memory,
-            "kv": work.kv_tokens * full + work.windowed_kv_tokens * windowed + target.prefill(work),
+            "compute": busy - memory,
+            "kv": attention + decode * c.request_s,
             "fixed": fixed,
             "collectives": collectives,
             "graph": graph,
@@ -290,7 +293,8 @@ class StepCost:
         _, full, windowed = self.terms(*key)
         decode, _, drafts, next_k, machinery = key
         host = 0.0 if self._overlaps else self._host_s(decode)
-        base = math.fsum((host, *self._speculation_s(decode, drafts, next_k, machinery)))
+        attention = decode * self._target.cost.request_s
+        base = math.fsum((host, attention, *self._speculation_s(decode, drafts, next_k, machinery)))
         if len(self._mixed) >= _MEMO_LIMIT:
             self._mixed.clear()
         terms = self._mixed[key] = (base, full, windowed)
@@ -299,7 +303,8 @@ class StepCost:
     def _speculation_s(self, decode: int, drafts: int, next_k: int, machinery: bool) -> tuple[float, float]:
         """(lookup, host time because of speculation); a lookup that proposed nothing has nothing to reject."""
         p = self.profile
-        spoken = p.speculation_host_s if drafts or (next_k and p.draft is not None) else 0.0
+        speaks = drafts or (next_k and p.draft is not None)
+        spoken = p.speculation_host_s + decode * p.speculation_request_s if speaks else 0.0
         if machinery:
             spoken += p.loaded_host_s + decode * p.loaded_request_s
         return (p.lookup_request_s * decode if next_k and p.draft is None else 0.0), spoken

@@ -6,11 +6,13 @@ Leaves out: everything that belongs to a step rather than a pass (`specsim.laten
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Protocol
 
 from specsim.profiles import PassCost
 
-__all__ = ["ChunkWork", "CompiledPass"]
+__all__ = ["ChunkWork", "CompiledPass", "size_factor"]
 
 
 class ChunkWork(Protocol):
@@ -20,6 +22,28 @@ class ChunkWork(Protocol):
     prefill_kv_tokens: int
     prefill_pairs: int
     prefill_windowed_pairs: int
+
+
+def _joined(memory: float, compute: float, knee: float) -> float:
+    """Seconds of reading and computing that overlap: 1 adds them, more takes more of the larger one, 0 just that."""
+    if memory == 0.0 or compute == 0.0:
+        return memory + compute
+    low, high = (memory, compute) if memory < compute else (compute, memory)
+    # scaled by the larger one, so that no power overflows or underflows
+    return high * (1.0 + (low / high) ** knee) ** (1.0 / knee) if knee else high
+
+
+def size_factor(table: Sequence[tuple[int, float]], size: float) -> float:
+    """Factor at `size` from (size, factor) pairs: straight between logarithms, at both ends what the end says."""
+    if not table:
+        return 1.0
+    if size <= table[0][0]:
+        return table[0][1]
+    for (low, first), (high, second) in zip(table, table[1:], strict=False):
+        if size <= high:
+            share = math.log(size / low) / math.log(high / low)
+            return first ** (1.0 - share) * second**share
+    return table[-1][1]
 
 
 class CompiledPass:
@@ -50,11 +74,7 @@ class CompiledPass:
         return requests * (width - width**c.expert_sharing)
 
     def knee(self, memory: float, compute: float) -> float:
-        if memory == 0.0 or compute == 0.0:
-            return memory + compute
-        # scaled by the larger one, so that no power overflows or underflows
-        low, high = (memory, compute) if memory < compute else (compute, memory)
-        return high * (1.0 + (low / high) ** self.cost.knee) ** (1.0 / self.cost.knee)
+        return _joined(memory, compute, self.cost.knee)
 
     def matrix(self, tokens: int, alike: float = 0.0) -> float:
         """Everything but head and attention of a pass over `tokens` tokens, seconds; 0 for an empty pass."""
@@ -63,7 +83,8 @@ class CompiledPass:
         if value is None:
             c = self.cost
             memory = self.memory_s(tokens, alike)
-            value = self.knee(memory, tokens * c.token_s) + tokens * c.collective_token_s + c.fixed_s
+            value = self.knee(memory, tokens * c.token_s) * size_factor(c.size_factors, tokens)
+            value += tokens * c.collective_token_s + c.fixed_s
             self._matrices[key] = value
         return value
 
@@ -72,14 +93,17 @@ class CompiledPass:
         c = self.cost
         if not tokens:
             return 0.0
-        return self.knee(self.memory_s(tokens, alike), worked * c.token_s) + worked * c.collective_token_s + c.fixed_s
+        matrix = self.knee(self.memory_s(tokens, alike), worked * c.token_s) * size_factor(c.size_factors, tokens)
+        return matrix + worked * c.collective_token_s + c.fixed_s
 
     def head(self, rows: int) -> float:
         """Output head and sampling of `rows` rows of logits, seconds."""
         value = self._heads.get(rows)
         if value is None:
             c = self.cost
-            value = self._heads[rows] = self.knee(c.head_weights_s, rows * c.head_row_s)
+            value = self.knee(c.head_weights_s, rows * c.head_row_s) * size_factor(c.head_factors, rows)
+            value += rows * c.sample_row_s
+            self._heads[rows] = value
         return value
 
     def drafting(self, requests: int, nodes: int) -> float:
@@ -95,16 +119,16 @@ class CompiledPass:
         """Attention seconds per cached token in full and in windowed layers, for `width` queries a request."""
         c = self.cost
         reads = unsplit if read_once else unsplit * width
-        full = max(c.kv_token_s * reads, width * max(c.kv_pair_s, c.decode_kv_pair_s))
-        windowed = max(c.windowed_kv_token_s * reads, width * c.windowed_kv_pair_s)
+        full = _joined(c.kv_token_s * reads, width * (c.decode_kv_pair_s or c.kv_pair_s), c.attention_knee)
+        windowed = _joined(c.windowed_kv_token_s * reads, width * c.windowed_kv_pair_s, c.attention_knee)
         return full, windowed
 
     def prefill(self, work: ChunkWork) -> float:
         """Attention of this step's prompt chunks, seconds; windowed layers read at most one window of the cache."""
         c = self.cost
-        full = max(work.prefill_kv_tokens * c.kv_token_s, work.prefill_pairs * c.kv_pair_s)
+        full = _joined(work.prefill_kv_tokens * c.kv_token_s, work.prefill_pairs * c.kv_pair_s, c.attention_knee)
         if not c.window_tokens:
             return full
         pairs = work.prefill_windowed_pairs or min(work.prefill_pairs, work.prefill_tokens * c.window_tokens)
         reads = min(work.prefill_kv_tokens, c.window_tokens)
-        return full + max(reads * c.windowed_kv_token_s, pairs * c.windowed_kv_pair_s)
+        return full + _joined(reads * c.windowed_kv_token_s, pairs * c.windowed_kv_pair_s, c.attention_knee)

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 from specsim.drafters.base import DraftMode
 from specsim.errors import ProfileError, nearest
+from specsim.evidence import Evidence
 from specsim.type_checks import check_types
 
 __all__ = ["PROFILE_VERSION", "LatencyProfile", "PassCost", "ProfileKind", "ZeroDrafts"]
@@ -69,16 +70,39 @@ class PassCost:
     independent ones; 1 means that neighbours share no more than strangers."""
     knee: float = 1.0
     decode_kv_pair_s: float = 0.0
-    """The same for decoding and verifying, where the kernel does more work a pair (MLA attends in the latent space);
-    the larger of it and `kv_pair_s` counts."""
+    """The same for decoding and verifying, where another kernel works (MLA attends in the latent space); 0: as
+    `kv_pair_s`."""
+    attention_knee: float = 0.0
+    """How reading the cache and computing pairs overlap, as `knee`; 0: the larger of the two counts."""
+    request_s: float = 0.0
+    """Per decoding request in the pass: attention that is launched for each sequence on its own."""
+    sample_row_s: float = 0.0
+    """Sampling per row of logits, where it is measured apart from the output head."""
+    size_factors: tuple[tuple[int, float], ...] = ()
+    """(tokens, factor), tokens rising: what matrix work over so many tokens takes beside the smooth law, since kernels
+    are chosen by size; in between by the logarithms, beyond both ends as at the end. (): 1 everywhere."""
+    head_factors: tuple[tuple[int, float], ...] = ()
+    """The same for the output head, by rows."""
 
     def __post_init__(self) -> None:
+        for name in ("size_factors", "head_factors"):
+            table = tuple((size, factor) for size, factor in getattr(self, name))
+            sizes = [size for size, _ in table]
+            if sizes != sorted(set(sizes)) or not all(isinstance(n, int) and n >= 1 for n in sizes):
+                raise ProfileError(f"profile term {name} must have rising whole numbers first, got {sizes}")
+            if not all(math.isfinite(factor) and factor > 0 for _, factor in table):
+                raise ProfileError(f"profile term {name} must have factors above 0, got {list(table)}")
+            object.__setattr__(self, name, table)
         check_types(self, "profile term", ProfileError)
         for f in fields(self):
             value = getattr(self, f.name)
+            if f.name.endswith("_factors"):
+                continue
             low = 1.0 if f.name == "knee" else 0.0
             if not (isinstance(value, int | float) and math.isfinite(value) and value >= low):
                 raise ProfileError(f"profile term {f.name} must be finite and >= {low:g}, got {value!r}")
+        if 0 < self.attention_knee < 1:
+            raise ProfileError(f"profile term attention_knee must be 0 or at least 1, got {self.attention_knee!r}")
         if not 0.0 < self.expert_sharing <= 1.0:
             raise ProfileError(f"profile term expert_sharing must lie in 0..1 and above 0, got {self.expert_sharing!r}")
 
@@ -115,6 +139,8 @@ class LatencyProfile:
     """The same per decoding request and step: scheduling, input preparation and detokenising grow with the batch."""
     speculation_host_s: float = 0.0
     """Extra host and reject-sampling time per step in which drafts are verified or proposed."""
+    speculation_request_s: float = 0.0
+    """The same per decoding request: its drafts are accepted or rejected one request after another."""
     loaded_host_s: float = 0.0
     """Extra time per step merely because the speculation machinery is loaded (paid at k = 0 too)."""
     loaded_request_s: float = 0.0
@@ -154,6 +180,8 @@ class LatencyProfile:
     """Term or factor -> where the number came from."""
     notes: tuple[str, ...] = ()
     """Sentences for the reader: what was extrapolated, what is not modelled."""
+    evidence: Evidence | None = None
+    """Of measured and imported profiles: points, hold-out error, intervals and the range in which terms hold."""
 
     def __post_init__(self) -> None:
         check_types(self, "profile", ProfileError)
@@ -171,7 +199,7 @@ class LatencyProfile:
         if (self.draft is None) != (self.draft_mode == "none"):
             raise ProfileError(f"profile {self.name}: draft_mode '{self.draft_mode}' does not fit draft "
                                f"{'missing' if self.draft is None else 'given'}")  # fmt: skip
-        for name in ("host_s", "host_request_s", "speculation_host_s", "loaded_host_s", "loaded_request_s",
+        for name in ("host_s", "host_request_s", "speculation_host_s", "speculation_request_s", "loaded_host_s", "loaded_request_s",
                      "lookup_request_s", "switch_s", "verify_unsplit_requests", "captured_tokens_max", "uncaptured_s",
                      "mixed_s", "relative_error", "pass_tokens_max"):  # fmt: skip
             value = getattr(self, name)
@@ -211,6 +239,8 @@ class LatencyProfile:
         for key in ("target", "draft"):
             if values.get(key) is not None:
                 values[key] = PassCost(**_checked_keys(PassCost, values[key], f"{place}: {key}"))
+        if values.get("evidence") is not None:
+            values["evidence"] = _evidence(values["evidence"], f"{place}: evidence")
         values["notes"] = tuple(values.get("notes", ()))
         values["captured_requests"] = tuple(values.get("captured_requests", ()))
         try:
@@ -222,6 +252,17 @@ class LatencyProfile:
     def sha256(self) -> str:
         """Content hash: same terms, same hash."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+
+def _evidence(data: Any, place: str) -> Evidence:
+    values = _checked_keys(Evidence, data, place)
+    values["flagged"] = tuple(values.get("flagged", ()))
+    for name in ("ranges", "intervals"):
+        try:
+            values[name] = {key: (float(low), float(high)) for key, (low, high) in values.get(name, {}).items()}
+        except (TypeError, ValueError, AttributeError):
+            raise ProfileError(f"{place}: {name} must hold a low and a high number each") from None
+    return Evidence(**values)
 
 
 def _checked_keys(cls: type, data: Any, place: str) -> dict[str, Any]:

@@ -19,8 +19,9 @@ LEVELS: dict[str, int] = {
     **dict.fromkeys(("specsim.errors", "specsim.checks", "specsim.compiled", "specsim.type_checks"), 0),
     **dict.fromkeys(
         (
-            "specsim.config", "specsim.disciplines", "specsim.drafters", "specsim.policies", "specsim.profiles",
-            "specsim.records", "specsim.rng", "specsim.serving", "specsim.shapes", "specsim.traces", "specsim.trees",
+            "specsim.config", "specsim.disciplines", "specsim.drafters", "specsim.evidence", "specsim.policies",
+            "specsim.profiles", "specsim.records", "specsim.rng", "specsim.serving", "specsim.shapes", "specsim.traces",
+            "specsim.trees",
         ),
         1,
     ),

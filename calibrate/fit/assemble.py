@@ -1,0 +1,306 @@
+"""A latency profile from a points file: terms of target and drafter, host times, hold-out error, and the range it holds in.
+
+Models: passes by `calibrate.fit.solve`; acceptance, lookup and host times as non-negative straight lines. A model that was
+measured by layer is composed: everything that belongs to layers is scaled to all of them, head and embedding stay.
+Leaves out: collectives, which one device cannot measure; the caller adds them from link data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+
+from calibrate.fit.law import Architecture
+from calibrate.fit.predict import predicted_s
+from calibrate.fit.solve import Fitted, fit_pass
+from calibrate.points import Point, Setup
+from specsim.drafters import find_drafter
+from specsim.errors import ProfileError
+from specsim.evidence import Evidence
+from specsim.profiles import LatencyProfile, PassCost, ProfileKind
+from specsim.shapes import ModelShape
+
+__all__ = ["FittedProfile", "architecture_of", "fit_profile", "scaled_to_layers"]
+
+_PASSES = ("body", "head", "sample", "whole", "reference")
+_LEAST_ERROR = 0.01
+"""One-sigma error of a step that is stated at least: no measurement here is better than that."""
+
+
+@dataclass(frozen=True)
+class FittedProfile:
+    """A profile, and the fits behind it by role (target, draft)."""
+
+    profile: LatencyProfile
+    fits: Mapping[str, Fitted]
+
+
+def architecture_of(shape: Mapping[str, Any], layers: int = 0) -> Architecture:
+    """Counts of a shape, or of its first `layers` layers, that the law needs."""
+    total, windowed = int(shape.get("num_layers", 1)), int(shape.get("windowed_layers", 0))
+    if layers and layers < total:
+        windowed = round(windowed * layers / total)
+        total = layers
+    moe = bool(shape.get("moe_layers", 0))
+    return Architecture(
+        num_experts=int(shape.get("num_experts", 0)) if moe else 0,
+        experts_per_token=int(shape.get("experts_per_token", 0)) if moe else 0,
+        full_layers=total - windowed,
+        windowed_layers=windowed,
+        window_tokens=int(shape.get("window_tokens", 0)),
+    )
+
+
+def fit_profile(
+    setup: Setup,
+    points: Sequence[Point],
+    *,
+    method: str,
+    name: str,
+    kind: ProfileKind = "measured",
+    points_sha256: str = "",
+    options: Mapping[str, int] | None = None,
+    priors: Mapping[str, Mapping[str, float]] | None = None,
+) -> FittedProfile:
+    """The profile of one method from the points of its target and drafter.
+
+    Args:
+        method: a drafter of `specsim.drafters`, or `none`.
+        options: of that drafter.
+        priors: target, draft -> expected terms in seconds, from a roofline.
+
+    Raises:
+        ProfileError: points that are missing for the method, with what to measure.
+    """
+    drafter = None if method == "none" else find_drafter(method)
+    if drafter is None and method != "none":
+        raise ProfileError(f"method '{method}' is unknown; see specsim drafters list")
+    if method != "none" and setup.methods and method not in setup.methods:
+        raise ProfileError(f"the points are of {', '.join(setup.methods)}, not of {method}; measure it, or fit one of those")
+    roles = ["target"]
+    if drafter is not None and drafter.runs_model:
+        roles.append("draft")
+    fits: dict[str, Fitted] = {}
+    costs: dict[str, PassCost] = {}
+    for role in roles:
+        own = [point for point in points if point.role == role and point.kind in _PASSES and point.kind != "reference"]
+        if not own:
+            raise ProfileError(f"no points of the {role}; method {method} needs them, so measure again with --method {method}")
+        built = setup.measured_layers if role == "target" else setup.draft_layers
+        architecture = architecture_of(setup.shapes.get(role, {}), built)
+        fits[role] = fit_pass(own, architecture, prior=(priors or {}).get(role), place=f"points of the {role}")
+        costs[role] = fits[role].pass_cost
+    if setup.measured_layers and setup.measured_layers < setup.num_layers:
+        costs["target"] = scaled_to_layers(costs["target"], setup.num_layers / setup.measured_layers)
+    lines = _host_lines(points)
+    profile = LatencyProfile(
+        name=name,
+        kind=kind,
+        target=costs["target"],
+        draft=costs.get("draft"),
+        draft_mode="none" if drafter is None else drafter.mode,
+        **lines,
+        relative_error=_LEAST_ERROR,
+        covers=_covers(setup, points, method),
+    )
+    if drafter is None or not drafter.looks_up:
+        profile = replace(profile, lookup_request_s=0.0)
+    if drafter is not None and drafter.runs_model:
+        profile = replace(
+            profile,
+            draft_catches_up=drafter.catches_up,
+            draft_rows_fixed=drafter.extra_rows.fixed,
+            draft_rows_per_draft=drafter.extra_rows.each,
+            at_zero_drafts="synced" if drafter.catches_up else "skipped",
+        )
+    if drafter is not None and drafter.verify_skip is not None and setup.shapes.get("target"):
+        profile = replace(profile, verify_skip_share=_verify_skip(setup, drafter, options or {}))
+    profile = _with_host(profile, points)
+    evidence = _evidence(profile, fits, points, setup, points_sha256)
+    error = math.hypot(evidence.holdout_median / 0.6745, 0.0) if evidence.holdout_points else 0.05
+    return FittedProfile(
+        replace(
+            profile,
+            evidence=evidence,
+            relative_error=max(_LEAST_ERROR, round(error, 4)),
+            sources=_sources(setup, evidence),
+            notes=_notes(setup, evidence, profile),
+        ),
+        fits,
+    )
+
+
+def scaled_to_layers(cost: PassCost, ratio: float) -> PassCost:
+    """A pass with `ratio` times the layers: everything but the output head and sampling."""
+    scaled = ("weights_s", "token_s", "kv_token_s", "kv_pair_s", "decode_kv_pair_s", "fixed_s", "request_s",
+              "windowed_kv_token_s", "windowed_kv_pair_s", "experts_s", "collective_token_s")  # fmt: skip
+    return replace(cost, **{name: getattr(cost, name) * ratio for name in scaled})
+
+
+def _host_lines(points: Sequence[Point]) -> dict[str, float]:
+    """Terms of accepting and looking up: a fixed part and one per request."""
+    accept = [(len(p.parts), p.seconds) for p in points if p.kind == "accept" and not p.is_holdout]
+    lookup = [(p.rows, p.seconds) for p in points if p.kind == "lookup" and not p.is_holdout]
+    found = {}
+    if accept:
+        found["speculation_host_s"], found["speculation_request_s"] = _line(accept)
+    if lookup:
+        found["lookup_request_s"] = float(np.median([seconds / requests for requests, seconds in lookup]))
+    return found
+
+
+def _line(rows: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """(seconds at 0, seconds each), both at least 0, by relative error."""
+    x, y = np.array([row[0] for row in rows], dtype=float), np.array([row[1] for row in rows])
+    (start, slope), _ = nnls(np.stack([np.ones_like(x), x], axis=1) / y[:, None], np.ones_like(x))
+    return float(start), float(slope)
+
+
+def _with_host(profile: LatencyProfile, points: Sequence[Point]) -> LatencyProfile:
+    """Host times from whole steps of the engine: what they take beyond their passes."""
+    rows = []
+    for point in points:
+        if point.kind == "step" and not point.is_holdout and not point.is_prefill:
+            rest = point.seconds - (predicted_s(profile, point) or 0.0)
+            rows.append((len(point.parts), rest, point.seconds))
+    if not rows:
+        return profile
+    requests, rest, seconds = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    design = np.stack([np.ones_like(requests), requests], axis=1) / seconds[:, None]
+    (start, slope), _ = nnls(design, rest / seconds)
+    return replace(profile, host_s=float(start), host_request_s=float(slope))
+
+
+def _verify_skip(setup: Setup, drafter: Any, options: Mapping[str, int]) -> float:
+    shape = ModelShape(**{**setup.shapes["target"], "doubtful": tuple(setup.shapes["target"].get("doubtful", ()))})
+    if not setup.facts.get("verify_skips"):
+        return 0.0
+    share: float = drafter.verify_skip(shape, drafter.chosen(shape, options))
+    return share
+
+
+def _covers(setup: Setup, points: Sequence[Point], method: str) -> dict[str, str]:
+    dates = sorted(point.utc[:10] for point in points if point.utc)
+    found = {
+        "target": setup.target,
+        "gpu": setup.device,
+        "tp": str(setup.tp),
+        "weight_dtype": setup.dtype,
+        "kv_dtype": setup.dtype,
+        "method": method,
+        "attention_backend": setup.attention_backend,
+        "engine": setup.engine,
+        "clock": {"wall": "wall", "device": "device events", "cpu": "processor time"}.get(setup.clock, setup.clock),
+    }
+    if setup.draft:
+        found |= {"draft": setup.draft, "draft_tp": str(setup.tp), "draft_weight_dtype": setup.dtype,
+                  "draft_kv_dtype": setup.dtype}  # fmt: skip
+    if setup.threads:
+        found["threads"] = str(setup.threads)
+    if dates:
+        found["date"] = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+    return found | {name: text for name, text in setup.facts.items() if name not in found}
+
+
+def _evidence(
+    profile: LatencyProfile, fits: Mapping[str, Fitted], points: Sequence[Point], setup: Setup, sha256: str
+) -> Evidence:
+    timed = [p for p in points if p.kind not in ("copy", "matrix", "reference")]
+    noises = [p.noise for p in timed if not math.isnan(p.noise)]
+    references = [p.reference_s for p in timed if p.reference_s > 0]
+    errors = holdout_errors(profile, fits, points, setup)
+    decode = [p for p in timed if p.parts and not p.is_prefill and p.kind in ("body", "whole") and p.role == "target"]
+    passes = [p for p in timed if p.parts and p.role == "target"]
+    ranges: dict[str, tuple[float, float]] = {}
+    if decode:
+        ranges["requests"] = _range([len(p.parts) for p in decode])
+        ranges["width"] = _range([max(n for n, _ in p.parts) for p in decode])
+        ranges["step_tokens"] = _range([p.tokens for p in passes])
+        ranges["context_tokens"] = _range([max(n + context for n, context in p.parts) for p in passes])
+    flagged = []
+    for role, fit in fits.items():
+        own = [p for p in points if p.role == role and p.kind in _PASSES and p.kind != "reference"]
+        flagged += [f"{own[n].label}: {reason}" for n, reason in fit.flagged.items()]
+    intervals = {f"{role}.{term}": pair for role, fit in fits.items() for term, pair in fit.intervals().items()}
+    ceilings = {}
+    for p in points:
+        if p.kind in ("copy", "matrix"):
+            name = "copy_bytes_per_s" if p.kind == "copy" else "matrix_flops_per_s"
+            ceilings[name] = max(ceilings.get(name, 0.0), p.amount / p.seconds)
+    if "memory_bytes" in setup.facts:
+        ceilings["memory_bytes"] = float(setup.facts["memory_bytes"])
+    return Evidence(
+        points=sum(not p.is_holdout for p in timed),
+        holdout_points=len(errors),
+        holdout_median=_quantile(errors, 0.5),
+        holdout_p95=_quantile(errors, 0.95),
+        noise=_quantile(noises, 0.5),
+        noise_p95=_quantile(noises, 0.95),
+        drift=_quantile(references, 0.95) / _quantile(references, 0.05) - 1 if references else 0.0,
+        flagged=tuple(flagged),
+        ranges=ranges,
+        intervals=intervals,
+        ceilings=ceilings,
+        points_sha256=sha256,
+    )
+
+
+def holdout_errors(
+    profile: LatencyProfile, fits: Mapping[str, Fitted], points: Sequence[Point], setup: Setup
+) -> list[float]:
+    """Relative errors of the profile at held-out points, each as of the drift of the machine when it was measured.
+
+    A model measured by layer is compared on the layers that were built.
+    """
+    found = []
+    part = profile
+    if setup.measured_layers and setup.measured_layers < setup.num_layers:
+        part = replace(profile, target=fits["target"].pass_cost)
+    for point in points:
+        if not point.is_holdout:
+            continue
+        seconds = predicted_s(part, point)
+        fit = fits.get("draft" if point.role == "draft" else "target")
+        if seconds is None or fit is None:
+            continue
+        found.append(abs(seconds * float(fit.drift([point])[0]) / point.seconds - 1.0))
+    return found
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    return float(min(values)), float(max(values))
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    return float(np.quantile(values, share)) if values else 0.0
+
+
+def _sources(setup: Setup, evidence: Evidence) -> dict[str, str]:
+    how = f"fitted to {evidence.points} points measured with {setup.engine} on {setup.device}"
+    return {"target": how, "draft": how, "host": how} if setup.draft else {"target": how, "host": how}
+
+
+def _notes(setup: Setup, evidence: Evidence, profile: LatencyProfile) -> tuple[str, ...]:
+    notes = []
+    if evidence.holdout_points:
+        notes.append(
+            f"Measured: {evidence.points} points in the fit; {evidence.holdout_points} held out are met within "
+            f"{evidence.holdout_median:.1%} (median) and {evidence.holdout_p95:.1%} (95 %), at a noise of "
+            f"±{evidence.noise:.1%}."
+        )
+    else:
+        notes.append(f"Measured: {evidence.points} points, none held out, so that the error of the fit is not known.")
+    if evidence.flagged:
+        notes.append(f"Flagged: {'; '.join(evidence.flagged)}.")
+    if setup.measured_layers and setup.measured_layers < setup.num_layers:
+        notes.append(
+            f"Measured by layer: {setup.measured_layers} of {setup.num_layers} layers ran, the rest is scaled from them."
+        )
+    if not profile.host_s and not profile.host_request_s:
+        notes.append("Host time of a step was not measured; passes only.")
+    return tuple(notes)
