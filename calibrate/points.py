@@ -206,6 +206,11 @@ class Setup:
         except TypeError as error:
             raise ProfileError(f"{place}: not a setup: {error}") from None
 
+    @property
+    def is_by_layer(self) -> bool:
+        """Whether only some of the target's layers ran."""
+        return 0 < self.measured_layers < self.num_layers
+
     def differs_from(self, other: Setup) -> str:
         """The first field in which two setups differ, facts apart; empty when they agree."""
         for f in fields(self):

@@ -19,6 +19,7 @@ __all__ = [
     "count",
     "deletion",
     "get",
+    "list_profiles",
     "iter_full",
     "list_plans",
     "list_runs",
@@ -187,6 +188,13 @@ def list_plans(connection: sa.Connection, limit: int | None) -> list[dict[str, A
         .limit(limit)
     )
     return [{"type": "plan", **row} for row in connection.execute(query).mappings()]
+
+
+def list_profiles(connection: sa.Connection) -> list[dict[str, Any]]:
+    """Latency profiles, newest first, with their bodies parsed."""
+    table = schema.profile
+    query = sa.select(table).order_by(table.c.added_utc.desc(), table.c.sha256)
+    return [decoded(row) for row in connection.execute(query).mappings()]
 
 
 def count(connection: sa.Connection, filters: RunFilter, name: str) -> dict[str, int]:

@@ -268,6 +268,10 @@ class Store:
         """Runs that pass `filters`, newest first, without their JSON columns."""
         return self._read(lambda connection: queries.list_runs(connection, filters or RunFilter(), limit, self.name))
 
+    def list_profiles(self) -> list[dict[str, Any]]:
+        """Latency profiles, newest first: sha256, name, kind, body (parsed) and the time of the first storing."""
+        return self._read(queries.list_profiles)
+
     def count(self, filters: RunFilter | None = None) -> dict[str, int]:
         """`{"plans": n, "runs": n}`; the filters apply to runs."""
         return self._read(lambda connection: queries.count(connection, filters or RunFilter(), self.name))

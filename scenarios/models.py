@@ -19,7 +19,7 @@ from specsim.drafters import drafter
 from specsim.errors import CatalogueError
 from specsim.shapes import ModelKind, ModelShape
 
-__all__ = ["default_drafter", "known_drafters", "known_model", "load_models", "model"]
+__all__ = ["default_drafter", "known_drafters", "known_model", "load_models", "model", "named_like"]
 
 _DTYPE_SUFFIXES = {
     "-fp8": "fp8",
@@ -168,6 +168,12 @@ def known_drafters(target: ModelShape) -> Mapping[str, str]:
     """Names of the usual drafters of `target` in the catalogue, by method; empty when it knows none."""
     entry = _entries().get(target.name) or _twin(target)
     return MappingProxyType(dict(entry.drafters)) if entry is not None else MappingProxyType({})
+
+
+def named_like(shape: ModelShape) -> str | None:
+    """Name of the catalogue model with the sizes of `shape`, None when it lists none."""
+    twin = _twin(shape)
+    return None if twin is None else twin.shape.name
 
 
 def _twin(target: ModelShape) -> _Entry | None:

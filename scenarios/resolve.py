@@ -10,6 +10,7 @@ import numpy as np
 
 from scenarios.chosen_acceptance import acceptance_by_task, chosen_acceptance
 from scenarios.hardware import gpu as find_gpu
+from scenarios.measured_costs import gpu_of, profile_of, sides
 from scenarios.models import default_drafter
 from scenarios.models import model as find_model
 from scenarios.trees import Verified, verified
@@ -22,6 +23,7 @@ from specsim.efficiency import factors_for
 from specsim.errors import CapacityError, ScenarioError
 from specsim.memory import DraftMemory, MemoryPlan, plan_memory, replica_limits, tree_limits
 from specsim.planner.question import Question, Side, TaskAcceptance
+from specsim.profiles import LatencyProfile
 from specsim.shapes import Gpu, ModelShape
 from specsim.traces.model import Trace
 
@@ -50,12 +52,14 @@ def resolve(
         CapacityError: it does not fit, with the numbers.
         ScenarioError: a combination that makes no sense.
     """
-    gpu = find_gpu(deployment.gpu)
+    given = profile_of(deployment, folder)
+    gpu = find_gpu(deployment.gpu) if given is None else gpu_of(given, deployment.gpu)
     target = find_model(deployment.target)
     draft = find_drafter(target, speculation)
-    off = _side(target, gpu, deployment)
+    measured = (None, None) if given is None else sides(given, deployment, speculation)
+    off = _side(target, gpu, deployment, profile=measured[0])
     try:
-        on = _side(target, gpu, deployment, draft, speculation)
+        on = _side(target, gpu, deployment, draft, speculation, profile=measured[1])
     except CapacityError as refusal:
         raise CapacityError(f"{refusal} (without speculation it fits)") from refusal
     # Both sides refuse the same requests, or a comparison would not be one.
@@ -198,12 +202,18 @@ def _side(
     deployment: Deployment,
     draft: ModelShape | None = None,
     speculation: Speculation | None = None,
+    *,
+    profile: LatencyProfile | None = None,
 ) -> Side:
     method = "none" if speculation is None else speculation.method
     given = speculation or Speculation()
     kept = DraftMemory(given.draft_tp, given.draft_weight_dtype, given.draft_kv_dtype)
     plan = plan_memory(target, gpu, deployment, draft=draft, method=method, kept=kept)
     limits = replica_limits(target, gpu, deployment, draft=draft, method=method, kept=kept)
+    memory = {name: value for name, value in asdict(plan).items() if isinstance(value, int | float)}
+    pools = _pools(deployment, gpu, plan)
+    if profile is not None:
+        return Side(profile=profile, limits=limits, memory=memory, notes=plan.notes, disaggregation=pools)
     profile = analytic_profile(
         target,
         gpu,
@@ -221,8 +231,6 @@ def _side(
         draft_weight_dtype=given.draft_weight_dtype,
         draft_kv_dtype=given.draft_kv_dtype,
     )
-    memory = {name: value for name, value in asdict(plan).items() if isinstance(value, int | float)}
-    pools = _pools(deployment, gpu, plan)
     return Side(profile=profile, limits=limits, memory=memory, notes=plan.notes, disaggregation=pools)
 
 

@@ -20,9 +20,9 @@ from specsim.profiles import LatencyProfile, PassCost, ZeroDrafts
 from specsim.serving import ENGINES
 from specsim.shapes import WEIGHT_BITS, Gpu, ModelShape
 
-__all__ = ["KV_BYTES", "analytic_profile", "divides", "kv_bytes", "kv_values_per_rank", "weight_dtypes"]
+__all__ = ["KV_BYTES", "analytic_profile", "collectives_s", "divides", "kv_bytes", "kv_values_per_rank", "weight_dtypes"]
 
-KV_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625}
+KV_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625}
 """Bytes of one cached number by KV dtype."""
 
 _FULL_PRECISION = ("fp32", "bf16", "fp16")
@@ -242,7 +242,7 @@ def _pass_cost(
     )
     row_bytes = factors.draft_sampling_bytes if is_draft else factors.sampling_bytes
     sampling = row_bytes * (shape.draft_vocab_size or shape.vocab_size) / head_bandwidth
-    latency, collective_token_s = _collectives(shape, gpu, tp, factors)
+    latency, collective_token_s = collectives_s(shape, gpu, tp, factors)
     fixed = shape.num_layers * factors.layer_fixed_s + factors.pass_fixed_s + latency
     if any(_COMPUTE_DTYPE.get(dtype) in gpu.flops_per_s for dtype in (dense_dtype, expert_dtype)):
         fixed += shape.num_layers * factors.quantised_layer_s
@@ -282,7 +282,7 @@ def _pass_cost(
     )
 
 
-def _collectives(shape: ModelShape, gpu: Gpu, tp: int, factors: Factors) -> tuple[float, float]:
+def collectives_s(shape: ModelShape, gpu: Gpu, tp: int, factors: Factors = FACTORS) -> tuple[float, float]:
     """(latency a pass, seconds a token) of two all-reduces a layer and one for embedding and logits."""
     if tp == 1:
         return 0.0, 0.0

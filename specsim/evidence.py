@@ -49,6 +49,9 @@ class Evidence:
     """Term, as `target.token_s` -> its 95 % interval."""
     ceilings: Mapping[str, float] = field(default_factory=dict)
     """Limits measured on the same device: copy_bytes_per_s, matrix_flops_per_s; and memory_bytes."""
+    references: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """target, draft -> seconds of the reference point for which terms hold, and how far other points follow when it
+    drifts (0: not at all, 1: in proportion)."""
     points_sha256: str = ""
     """Hash of the points file."""
 

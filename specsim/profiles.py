@@ -257,11 +257,11 @@ class LatencyProfile:
 def _evidence(data: Any, place: str) -> Evidence:
     values = _checked_keys(Evidence, data, place)
     values["flagged"] = tuple(values.get("flagged", ()))
-    for name in ("ranges", "intervals"):
+    for name in ("ranges", "intervals", "references"):
         try:
             values[name] = {key: (float(low), float(high)) for key, (low, high) in values.get(name, {}).items()}
         except (TypeError, ValueError, AttributeError):
-            raise ProfileError(f"{place}: {name} must hold a low and a high number each") from None
+            raise ProfileError(f"{place}: {name} must hold two numbers each") from None
     return Evidence(**values)
 
 

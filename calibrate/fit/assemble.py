@@ -17,6 +17,7 @@ from scipy.optimize import nnls
 
 from calibrate.fit.law import Architecture
 from calibrate.fit.predict import predicted_s
+from calibrate.fit.priors import ceilings_of
 from calibrate.fit.solve import Fitted, fit_pass
 from calibrate.points import Point, Setup
 from specsim.drafters import find_drafter
@@ -25,9 +26,10 @@ from specsim.evidence import Evidence
 from specsim.profiles import LatencyProfile, PassCost, ProfileKind
 from specsim.shapes import ModelShape
 
-__all__ = ["FittedProfile", "architecture_of", "fit_profile", "scaled_to_layers"]
+__all__ = ["FittedProfile", "architecture_of", "fit_profile", "holdout_errors", "outside_layers_s", "passes_of",
+           "scaled_to_layers"]  # fmt: skip
 
-_PASSES = ("body", "head", "sample", "whole", "reference")
+_PASSES = ("body", "head", "whole")
 _LEAST_ERROR = 0.01
 """One-sigma error of a step that is stated at least: no measurement here is better than that."""
 
@@ -88,16 +90,17 @@ def fit_profile(
     fits: dict[str, Fitted] = {}
     costs: dict[str, PassCost] = {}
     for role in roles:
-        own = [point for point in points if point.role == role and point.kind in _PASSES and point.kind != "reference"]
+        own = passes_of(points, role, setup)
         if not own:
             raise ProfileError(f"no points of the {role}; method {method} needs them, so measure again with --method {method}")
         built = setup.measured_layers if role == "target" else setup.draft_layers
         architecture = architecture_of(setup.shapes.get(role, {}), built)
         fits[role] = fit_pass(own, architecture, prior=(priors or {}).get(role), place=f"points of the {role}")
         costs[role] = fits[role].pass_cost
-    if setup.measured_layers and setup.measured_layers < setup.num_layers:
-        costs["target"] = scaled_to_layers(costs["target"], setup.num_layers / setup.measured_layers)
-    lines = _host_lines(points)
+    if setup.is_by_layer:
+        outside = outside_layers_s(points, setup)
+        costs["target"] = scaled_to_layers(costs["target"], setup.num_layers / setup.measured_layers, outside)
+    lines, costs = _with_sampling(_host_lines(points), costs, points)
     profile = LatencyProfile(
         name=name,
         kind=kind,
@@ -135,11 +138,50 @@ def fit_profile(
     )
 
 
-def scaled_to_layers(cost: PassCost, ratio: float) -> PassCost:
-    """A pass with `ratio` times the layers: everything but the output head and sampling."""
-    scaled = ("weights_s", "token_s", "kv_token_s", "kv_pair_s", "decode_kv_pair_s", "fixed_s", "request_s",
-              "windowed_kv_token_s", "windowed_kv_pair_s", "experts_s", "collective_token_s")  # fmt: skip
-    return replace(cost, **{name: getattr(cost, name) * ratio for name in scaled})
+def passes_of(points: Sequence[Point], role: str, setup: Setup) -> list[Point]:
+    """The passes of one model to which its terms are fitted, in order; those at another depth are left out."""
+    built = setup.measured_layers if role == "target" and setup.is_by_layer else 0
+    return [p for p in points if p.role == role and p.kind in _PASSES and (p.kind != "body" or p.layers == built)]
+
+
+def outside_layers_s(points: Sequence[Point], setup: Setup) -> float:
+    """Seconds of a pass outside of its layers, from passes that were measured at two depths; 0 without such."""
+    deep = {p.parts: p for p in points if p.role == "target" and p.kind == "body" and p.layers == setup.measured_layers}
+    found = []
+    for point in points:
+        whole = deep.get(point.parts)
+        if point.role == "target" and point.kind == "body" and whole is not None and point.layers < whole.layers:
+            each = (whole.seconds - point.seconds) / (whole.layers - point.layers)
+            found.append(point.seconds - point.layers * each)
+    return max(0.0, float(np.median(found))) if found else 0.0
+
+
+def scaled_to_layers(cost: PassCost, ratio: float, outside_s: float = 0.0) -> PassCost:
+    """A pass with `ratio` times the layers: everything but output head, sampling, and `outside_s` of fixed time."""
+    fixed = max(0.0, cost.fixed_s - outside_s)
+    weights = max(0.0, cost.weights_s - (outside_s - (cost.fixed_s - fixed)))
+    scaled = ("token_s", "kv_token_s", "kv_pair_s", "decode_kv_pair_s", "request_s", "windowed_kv_token_s",
+              "windowed_kv_pair_s", "experts_s", "collective_token_s")  # fmt: skip
+    values = {name: getattr(cost, name) * ratio for name in scaled}
+    return replace(cost, weights_s=weights * ratio, fixed_s=fixed * ratio + outside_s, **values)
+
+
+def _with_sampling(
+    lines: Mapping[str, float], costs: Mapping[str, PassCost], points: Sequence[Point]
+) -> tuple[dict[str, float], dict[str, PassCost]]:
+    """Sampling: each row belongs to its pass, what does not grow with rows to the step, or to a pass of the drafter."""
+    lines, costs = dict(lines), dict(costs)
+    for role, cost in costs.items():
+        rows = [(p.rows, p.seconds) for p in points if p.kind == "sample" and p.role == role and not p.is_holdout]
+        if not rows:
+            continue
+        start, slope = _line(rows)
+        costs[role] = replace(cost, sample_row_s=slope)
+        if role == "draft":
+            costs[role] = replace(costs[role], fixed_s=cost.fixed_s + start)
+        else:
+            lines["host_s"] = start
+    return lines, costs
 
 
 def _host_lines(points: Sequence[Point]) -> dict[str, float]:
@@ -164,9 +206,10 @@ def _line(rows: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def _with_host(profile: LatencyProfile, points: Sequence[Point]) -> LatencyProfile:
     """Host times from whole steps of the engine: what they take beyond their passes."""
     rows = []
+    passes = replace(profile, host_s=0.0)
     for point in points:
         if point.kind == "step" and not point.is_holdout and not point.is_prefill:
-            rest = point.seconds - (predicted_s(profile, point) or 0.0)
+            rest = point.seconds - (predicted_s(passes, point) or 0.0)
             rows.append((len(point.parts), rest, point.seconds))
     if not rows:
         return profile
@@ -204,6 +247,8 @@ def _covers(setup: Setup, points: Sequence[Point], method: str) -> dict[str, str
         found["threads"] = str(setup.threads)
     if dates:
         found["date"] = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+    if setup.draft_layers:
+        found["draft_layers"] = str(setup.draft_layers)
     return found | {name: text for name, text in setup.facts.items() if name not in found}
 
 
@@ -224,14 +269,10 @@ def _evidence(
         ranges["context_tokens"] = _range([max(n + context for n, context in p.parts) for p in passes])
     flagged = []
     for role, fit in fits.items():
-        own = [p for p in points if p.role == role and p.kind in _PASSES and p.kind != "reference"]
+        own = passes_of(points, role, setup)
         flagged += [f"{own[n].label}: {reason}" for n, reason in fit.flagged.items()]
     intervals = {f"{role}.{term}": pair for role, fit in fits.items() for term, pair in fit.intervals().items()}
-    ceilings = {}
-    for p in points:
-        if p.kind in ("copy", "matrix"):
-            name = "copy_bytes_per_s" if p.kind == "copy" else "matrix_flops_per_s"
-            ceilings[name] = max(ceilings.get(name, 0.0), p.amount / p.seconds)
+    ceilings = ceilings_of(points)
     if "memory_bytes" in setup.facts:
         ceilings["memory_bytes"] = float(setup.facts["memory_bytes"])
     return Evidence(
@@ -246,6 +287,7 @@ def _evidence(
         ranges=ranges,
         intervals=intervals,
         ceilings=ceilings,
+        references={role: (fit.reference_s, fit.drift_share) for role, fit in fits.items()},
         points_sha256=sha256,
     )
 
@@ -259,7 +301,7 @@ def holdout_errors(
     """
     found = []
     part = profile
-    if setup.measured_layers and setup.measured_layers < setup.num_layers:
+    if setup.is_by_layer:
         part = replace(profile, target=fits["target"].pass_cost)
     for point in points:
         if not point.is_holdout:
@@ -297,10 +339,10 @@ def _notes(setup: Setup, evidence: Evidence, profile: LatencyProfile) -> tuple[s
         notes.append(f"Measured: {evidence.points} points, none held out, so that the error of the fit is not known.")
     if evidence.flagged:
         notes.append(f"Flagged: {'; '.join(evidence.flagged)}.")
-    if setup.measured_layers and setup.measured_layers < setup.num_layers:
+    if setup.is_by_layer:
         notes.append(
             f"Measured by layer: {setup.measured_layers} of {setup.num_layers} layers ran, the rest is scaled from them."
         )
-    if not profile.host_s and not profile.host_request_s:
-        notes.append("Host time of a step was not measured; passes only.")
+    if not profile.host_request_s:
+        notes.append("Host time of a step was not measured beyond sampling.")
     return tuple(notes)

@@ -97,7 +97,8 @@ class Fitted:
             if value <= 0:
                 continue
             half = 1.96 * math.sqrt(max(0.0, self.covariance[n, n]))
-            found[name] = (value * math.exp(-min(half, 50.0)), value * math.exp(min(half, 50.0)))
+            low, high = value * math.exp(-min(half, 50.0)), value * math.exp(min(half, 50.0))
+            found[name] = (max(1.0, low), high) if name in SHAPE_TERMS else (low, high)
         return found
 
 

@@ -60,19 +60,20 @@ class Passes:
     def _logits(self, rows: int) -> torch.Tensor:
         return self._model.logits(self._hidden(rows)).float()
 
-    def _pass(self, parts: tuple[tuple[int, int], ...]) -> Work:
+    def _pass(self, parts: tuple[tuple[int, int], ...], layers: int = 0) -> Work:
         placed = [Part(slot, context, tokens) for slot, (tokens, context) in enumerate(parts)]
         batch = FlatBatch(self._tokens(sum(part.num_tokens for part in placed)), placed)
         ids, positions = self._model.inputs(batch)
         plan = AttentionPlan(batch, self._cache, self._device.torch_device)
+        model = self._model.first_layers(layers) if 0 < layers < self._model.num_layers else self._model
 
         def run() -> torch.Tensor:
-            return self._model.run(ids, positions, plan)
+            return model.run(ids, positions, plan)
 
         return run
 
     def _body(self, point: Point) -> Work:
-        run = self._pass(point.parts)
+        run = self._pass(point.parts, point.layers)
         run()  # the cache and the masks are there before anything is captured
         graph = None if point.is_prefill else self._device.captured(run)
         if graph is None:

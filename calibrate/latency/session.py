@@ -91,7 +91,7 @@ class Session:
 
     def fitted(self) -> Fitted:
         """The fit to what is measured."""
-        passes = [p for p in self._own() if p.kind in ("body", "head", "sample", "whole")]
+        passes = [p for p in self._own() if p.kind in ("head", "whole") or (p.kind == "body" and p.layers == self._layers)]
         return fit_pass(passes, self._architecture, place=str(self._how.file.path))
 
     def measure(self, further: Sequence[Point] = ()) -> None:
@@ -105,10 +105,14 @@ class Session:
                  for n in rows_ladder(self.grid)]  # fmt: skip
         samples = [Point("sample", self.role, rows=n) for n in rows_ladder(self.grid)[::2]]
         passes = seeds(self.grid)
+        if self._layers > 1:
+            further = [*further, *(replace(point, layers=self._layers // 2) for point in passes[:: len(passes) // 4])]
         waiting: list[Point] = []
         for n in range(max(len(heads), len(passes), len(samples), len(further))):
             waiting += [points[n] for points in (passes, heads, samples, further) if n < len(points)]
-        waiting = [replace(point, layers=self._layers) if point.kind == "body" else point for point in waiting]
+        waiting = [
+            replace(point, layers=point.layers or self._layers) if point.kind == "body" else point for point in waiting
+        ]
         while waiting:
             done = {point.key for point in self._own()}
             waiting = [point for point in waiting if point.key not in done and self._fits(point)]

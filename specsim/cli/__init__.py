@@ -19,6 +19,8 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("specsim.cli.plan:plan", "When does speculation pay on this trace, with which k, and at what load not?"),
     "crossover": ("specsim.cli.crossover:crossover", "The quick look without a trace: speedup by concurrency."),
     "simulate": ("specsim.cli.simulate:simulate", "Simulate a scenario once and print its metrics."),
+    "calibrate": ("specsim.cli.calibrate:calibrate", "Measure on this machine, and fit what was measured."),
+    "profile": ("specsim.cli.profile:profile", "Latency profiles: list, show, compare, export, import."),
     "trace": ("specsim.cli.trace:trace", "Look at a request log, convert it, or make a synthetic one."),
     "hardware": ("specsim.cli.catalogue:hardware", "GPUs that the catalogue knows."),
     "model": ("specsim.cli.catalogue:model", "Models and drafters that the catalogue knows."),

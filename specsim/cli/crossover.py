@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from specsim.cli.profile_input import profile_fills_in
 from specsim.cli.scenario_options import (
     deployment_from,
     deployment_options,
@@ -64,9 +65,10 @@ def crossover(concurrency: str, speedup_at: str | None, seeds: int, seed: int, a
     assumed = tuple(
         f"--{name} was not given: {default} is assumed."
         for name, default in (("target", "llama-3.1-8b"), ("gpu", "h100-sxm"), ("method", "eagle"))
-        if values[name] is None
+        if values[name] is None and values["profile"] is None
     )
     assumed = (*assumed, *rewrite_words(values))
+    profile_fills_in(values)
     isl, osl = values.pop("isl"), values.pop("osl")
     if values["num_spec_tokens"] is None:
         measured_too = values["acceptance_length"] is not None and values["acceptance_length_k"] is None

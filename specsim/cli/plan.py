@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from specsim.cli.profile_input import profile_fills_in
 from specsim.cli.said import command_line
 from specsim.cli.scenario_input import in_scenario, overruled_workload, read_workload
 from specsim.cli.scenario_options import (
@@ -95,6 +96,7 @@ def _read(values: dict[str, Any]) -> tuple[Question, PlanSettings, Trace, tuple[
     from specsim.errors import ScenarioError
     from specsim.planner.question import PlanSettings
 
+    profile_fills_in(values)
     assumed = _assumed(values)
     further = _policies(values.pop("policies"))
     deployment = speculation = slo = workload = None

@@ -21,6 +21,7 @@ __all__ = [
     "deployment_from",
     "deployment_options",
     "described",
+    "parse_named_numbers",
     "parse_numbers",
     "parse_whole_numbers",
     "refuse_doubles",
@@ -74,6 +75,8 @@ _DEPLOYMENT: tuple[tuple[str, str, Any], ...] = (
         "--max-model-len", type=int, metavar="N", help="Longest sequence; default: the model's, if it fits.")),
     ("block_size", "block_size_tokens", click.option(
         "--block-size", type=int, metavar="N", help="Tokens of a KV block; default: the engine's.")),
+    ("profile", "profile", click.option(
+        "--profile", metavar="FILE|NAME", help="Measured step times; see specsim profile list.  [default: analytic]")),
     ("prefix_caching", "enable_prefix_caching", click.option(
         "--prefix-caching/--no-prefix-caching", default=None, help="Whether prompts share cached prefixes.")),
 )  # fmt: skip
@@ -205,7 +208,7 @@ def speculation_from(values: dict[str, Any], base: Speculation | None = None) ->
     if "acceptance_file" in given:  # a flag's path starts here, a scenario's at its own folder
         given["acceptance_file"] = os.path.abspath(os.path.expanduser(given["acceptance_file"]))
     if given.get("options") is not None:
-        given["options"] = _named_numbers(given["options"], "--draft-option")
+        given["options"] = parse_named_numbers(given["options"], "--draft-option")
     acceptance = ("acceptance", "acceptance_length", "acceptance_length_k", "acceptance_file", "acceptance_drafter")
     use = ("task", "acceptance_model", "temperature", "draft_sampling")
     tree: dict[str, Any] = {"tree_nodes": None, "topk": None, "tree_levels": ()}
@@ -292,7 +295,7 @@ def parse_whole_numbers(text: str, flag: str, *, low: int) -> tuple[int, ...]:
     return numbers
 
 
-def _named_numbers(texts: tuple[str, ...], flag: str) -> dict[str, int]:
+def parse_named_numbers(texts: tuple[str, ...], flag: str) -> dict[str, int]:
     """Whole numbers by name, from `NAME=N` each."""
     from specsim.checks import read_whole
     from specsim.errors import ScenarioError

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specsim.cli.looked_at import TIMELINE_MB, LookedAt
+from specsim.cli.profile_input import profile_fills_in
 from specsim.cli.scenario_input import in_scenario, overruled_workload, read_workload
 from specsim.cli.scenario_options import (
     deployment_from,
@@ -171,6 +172,7 @@ def _refuse_idle_speculation(item: ScenarioFile, given: set[str], policy: str | 
 
 def _overruled(item: ScenarioFile, values: dict[str, Any], seed: int | None) -> ScenarioFile:
     """The scenario with every flag that was given laid over it."""
+    profile_fills_in(values)
     changes: dict[str, Any] = {}
     if seed is not None:
         changes["seed"] = seed

@@ -204,6 +204,13 @@ def _warnings(question: Question, settings: CrossoverSettings, points: Sequence[
             found.append(f"At {point.concurrency} in flight {point.refused} requests were too long and left out.")
         if point.preemptions:
             found.append(f"At {point.concurrency} in flight the cache ran out {point.preemptions} times (preemptions).")
+    k = settings.num_spec_tokens
+    found += question.on.extrapolated(
+        requests=max(max(point.running_off, point.running_on) for point in points),
+        width=1 + question.verified_drafts(k),
+        context_tokens=settings.prompt.mean + settings.output.mean,
+        prompt_tokens=settings.prompt.mean,
+    )
     if settings.output.mean < 8:
         found.append("Outputs under 8 tokens: most of the time is prefill, which speculation does not shorten.")
     return found

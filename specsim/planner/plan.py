@@ -246,7 +246,24 @@ def _warnings(job: PlanJob, table: LoadTable, chosen: str) -> list[str]:
             f"Up to {rejected:.0f} requests of a replication were refused as longer than max_model_len "
             f"{job.question.on.limits.max_model_len} or than the whole cache; they count against the objective."
         )
-    return list(dict.fromkeys([*found, *job.question.off.notes, *job.question.on.notes]))
+    return list(dict.fromkeys([*found, *_extrapolated(job, table), *job.question.off.notes, *job.question.on.notes]))
+
+
+def _extrapolated(job: PlanJob, table: LoadTable) -> list[str]:
+    """Where the simulations left the range in which a profile was measured."""
+    prompts = job.trace.prompt_tokens.astype(np.int64)
+    longest = int((prompts + job.trace.output_tokens).max())
+    found = []
+    for policy in job.policies:
+        peaks = [v for load in table.loads_of(policy.label) for v in table.values(policy.label, load, "peak_batch")]
+        k = policy.num_spec_tokens
+        found += job.question.side(policy).extrapolated(
+            requests=max((v for v in peaks if math.isfinite(v)), default=0.0),
+            width=1 + job.question.verified_drafts(k) if k else 1,
+            context_tokens=longest,
+            prompt_tokens=int(prompts.max()),
+        )
+    return found[-1:]
 
 
 def _short_of(job: PlanJob, table: LoadTable) -> tuple[str, int]:

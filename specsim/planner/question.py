@@ -14,6 +14,7 @@ from specsim.acceptance import AcceptanceModel
 from specsim.config import Deployment, PolicySpec, ReplicaLimits, Slo, Speculation
 from specsim.disaggregation import Disaggregation
 from specsim.errors import InvariantError, ScenarioError
+from specsim.evidence import outside
 from specsim.latency import StepCost
 from specsim.policies import kind_of
 from specsim.profiles import LatencyProfile
@@ -41,6 +42,17 @@ class Side:
     @cached_property
     def cost(self) -> StepCost:
         return StepCost(self.profile, self.trees)
+
+    def extrapolated(
+        self, *, requests: float, context_tokens: float, prompt_tokens: float, width: int = 1
+    ) -> tuple[str, ...]:
+        """A sentence when a run asked the profile for more than it measured; `requests` is the most that ran at once,
+        `context_tokens` the longest sequence, `prompt_tokens` the longest prompt, `width` the tokens verified a
+        request."""
+        step = min(float(self.limits.max_num_batched_tokens), requests * width + prompt_tokens)
+        return outside(
+            self.profile.evidence, requests=requests, width=width, context_tokens=context_tokens, step_tokens=step
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +177,8 @@ class Question:
     def identity(self) -> dict[str, Any]:
         """What makes two questions the same, for ids and cached runs."""
         return {
-            "deployment": asdict(self.deployment),
+            # a profile is known by its hash, wherever its file lies
+            "deployment": {name: value for name, value in asdict(self.deployment).items() if name != "profile"},
             # the fingerprint says what is in a measured file, wherever that lies
             "speculation": asdict(self.speculation) | {"acceptance_file": None},
             "slo": asdict(self.slo),

@@ -173,8 +173,18 @@ class SingleRun:
             "not_modelled": not_modelled(question.deployment),
         }
 
+    def _extrapolated(self, metrics: dict[str, Any]) -> tuple[str, ...]:
+        k = self.policy.num_spec_tokens
+        prompts = self.trace.prompt_tokens.astype(np.int64)
+        return self.side.extrapolated(
+            requests=metrics["peak_batch"],
+            width=1 + self.question.verified_drafts(k) if k else 1,
+            context_tokens=int((prompts + self.trace.output_tokens).max()),
+            prompt_tokens=int(prompts.max()),
+        )
+
     def _warnings(self, metrics: dict[str, Any]) -> list[str]:
-        found = [*self.trace.meta.warnings, *self.side.notes]
+        found = [*self.trace.meta.warnings, *self.side.notes, *self._extrapolated(metrics)]
         if metrics["rejected"]:
             found.append(
                 f"{metrics['rejected']} requests were refused: longer than {self.side.limits.max_model_len} tokens or "

@@ -1,0 +1,294 @@
+"""`specsim calibrate latency` as one call: load, measure ceilings, target and drafter, and keep every point.
+
+Leaves out: names of the catalogue, which the caller has resolved to sources and shapes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from calibrate.fit.assemble import architecture_of
+from calibrate.latency.ceilings import least_s, measured_ceilings
+from calibrate.latency.device import Device, is_out_of_memory
+from calibrate.latency.grid import Grid
+from calibrate.latency.passes import Passes
+from calibrate.latency.session import Measuring, Session
+from calibrate.latency.timing import Repeats
+from calibrate.models import FlatModel, load_model
+from calibrate.models.load import load_tokenizer
+from calibrate.points import Point, PointFile, Setup
+from specsim.drafters import Drafter, find_drafter
+from specsim.errors import ScenarioError
+
+__all__ = ["DTYPES", "Job", "Model", "measure"]
+
+DTYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_ROOM = 0.8
+"""Share of the free memory that weights may take; the rest is cache and activations."""
+_LAYERS = 8
+"""Layers that are built when a model does not fit, if so many do."""
+_DRAFT_SHARE = 0.35
+"""Share of the budget for the drafter."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model to measure."""
+
+    name: str
+    """For the profile."""
+    source: str | Path | Mapping[str, Any]
+    """What `calibrate.models.load_model` takes."""
+    shape: Mapping[str, Any]
+    """Fields of `specsim.shapes.ModelShape`."""
+    has_tokenizer: bool = False
+    """Whether the source has a tokenizer, so that vocabularies can be compared."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is measured, on what, for how long."""
+
+    target: Model
+    methods: tuple[str, ...]
+    device: Device
+    points: str | Path
+    draft: Model | None = None
+    options: Mapping[str, int] = field(default_factory=dict)
+    """Of the drafter, such as layers of layer_skip."""
+    dtype: str = "fp32"
+    tp: int = 1
+    layers: int | None = None
+    """Layers to build of the target; None: all that fit."""
+    grid: Grid = field(default_factory=Grid)
+    budget_s: float = 300.0
+    temperature: float = 0.0
+    seed: int = 0
+    repeats: Repeats = field(default_factory=Repeats)
+    say: Callable[[str], None] = lambda line: None
+    progress: Callable[[float, str], None] = lambda share, text: None
+
+
+def measure(job: Job) -> tuple[Setup, list[Point]]:
+    """Everything that the profiles of the job's methods need; resumed where the points file has it already.
+
+    Raises:
+        ScenarioError: a method that runs another model than is given, or vocabularies that do not match.
+        ProfileError: a points file of another setup.
+    """
+    drafter = _one_drafter(job)
+    dtype = DTYPES[job.dtype]
+    layers = _layers(job)
+    cut = layers if layers < int(job.target.shape["num_layers"]) else None
+    model = load_model(
+        job.target.source, device=job.device.torch_device, dtype=dtype, num_layers=cut, tp=job.tp, seed=job.seed
+    )
+    draft = _draft_model(job, drafter, model, dtype)
+    setup = Setup(
+        target=job.target.name,
+        device=job.device.name,
+        backend=job.device.backend,
+        clock=job.device.clock,
+        dtype=job.dtype,
+        attention_backend=model.attention_backend,
+        engine="specsim's own model layer",
+        methods=job.methods,
+        draft="" if draft is None else (job.draft.name if job.draft is not None else draft.name),
+        tp=job.tp,
+        threads=job.device.threads,
+        num_layers=int(job.target.shape["num_layers"]),
+        measured_layers=0 if cut is None else cut,
+        draft_layers=draft.num_layers if draft is not None and job.draft is None else 0,
+        temperature=job.temperature,
+        shapes=_shapes(job),
+        facts=dict(job.device.facts) | {"memory_bytes": f"{job.device.memory_bytes:.0f}", "weights": model.source},
+    )
+    with PointFile(job.points, setup) as file:
+        if file.points:
+            job.say(f"{job.points}: {len(file.points)} points are there already and are not measured again")
+        _ceilings(file, job, dtype)
+        share = 1.0 if draft is None else 1.0 - _DRAFT_SHARE
+        _session(file, job, model, job.grid, share, cut or 0).measure(_accepting(job))
+        if draft is not None:
+            grid = replace(job.grid, role="draft")
+            _session(file, job, draft, grid, _DRAFT_SHARE, 0).measure(_rounds(job, drafter))
+        return setup, list(file.points)
+
+
+def _one_drafter(job: Job) -> Drafter | None:
+    """The method that runs a model, if one does."""
+    found: Drafter | None = None
+    for name in job.methods:
+        drafter = find_drafter(name)
+        if drafter is None or not drafter.runs_model:
+            continue
+        if drafter.loads not in ("model", "layers"):
+            raise ScenarioError(
+                f"--method {name} drafts with a trained head, which is not measured here; measure draft_model, "
+                f"layer_skip or a lookup"
+            )
+        if found is not None:
+            raise ScenarioError(
+                f"--method {found.name} and {name} run different drafters; measure each into a points file of its own"
+            )
+        found = drafter
+        if drafter.loads == "model" and job.draft is None:
+            raise ScenarioError(f"--method {name} needs a drafter; give it with --draft")
+    if job.draft is not None and (found is None or found.loads != "model"):
+        raise ScenarioError(f"--draft is used by none of the methods {', '.join(job.methods)}; leave it out")
+    return found
+
+
+def _layers(job: Job) -> int:
+    """Layers of the target to build: as asked, else all, else as many as fit up to a few."""
+    most = int(job.target.shape["num_layers"])
+    if job.layers is not None:
+        if not 1 <= job.layers <= most:
+            raise ScenarioError(f"--layers {job.layers} must lie in 1..{most}, the layers of {job.target.name}")
+        return job.layers
+    from specsim.shapes import ModelShape
+
+    shape = ModelShape(**{**job.target.shape, "doubtful": ()})
+    size = DTYPES[job.dtype].itemsize / job.tp
+    body = shape.attention_parameters + shape.dense_mlp_parameters + shape.routed_expert_parameters
+    ends = (shape.embedding_parameters + (0 if shape.tie_embeddings else shape.head_parameters)) * size
+    room = job.device.free_bytes() * _ROOM - ends
+    fitting = int(room // (body / most * size))
+    if fitting >= most:
+        return most
+    if fitting < 1:
+        raise ScenarioError(
+            f"not even one layer of {job.target.name} fits {job.device.name} beside embedding and head; raise --tp"
+        )
+    layers = min(_LAYERS, fitting)
+    job.say(f"{job.target.name} does not fit the device: {layers} of its {most} layers are measured, the rest is composed")
+    return layers
+
+
+def _draft_model(job: Job, drafter: Drafter | None, target: FlatModel, dtype: torch.dtype) -> FlatModel | None:
+    if drafter is None:
+        return None
+    if drafter.loads == "layers":
+        from specsim.shapes import ModelShape
+
+        shape = ModelShape(**{**job.target.shape, "doubtful": ()})
+        layers = drafter.chosen(shape, job.options)["layers"]
+        if layers >= target.num_layers:
+            raise ScenarioError(f"--method {drafter.name}: {layers} of the target's layers draft, but only "
+                                f"{target.num_layers} are built; give more with --layers")  # fmt: skip
+        return target.first_layers(layers)
+    assert job.draft is not None
+    check_vocabularies(job.target, job.draft)
+    return load_model(job.draft.source, device=job.device.torch_device, dtype=dtype, seed=job.seed, tp=job.tp)
+
+
+def check_vocabularies(target: Model, draft: Model) -> None:
+    """Refuse a drafter whose tokens do not mean what the target's mean.
+
+    Tokenizers are compared where both models have one; shapes alone are compared by the size of their vocabulary.
+
+    Raises:
+        ScenarioError: one has a tokenizer and the other none, or they differ, with the first token that does.
+    """
+    if target.has_tokenizer != draft.has_tokenizer and not _is_shape(target) and not _is_shape(draft):
+        lacking = draft if target.has_tokenizer else target
+        raise ScenarioError(f"{lacking.name} has no tokenizer, so that its vocabulary cannot be compared; add one")
+    if target.has_tokenizer and draft.has_tokenizer:
+        ours = load_tokenizer(str(target.source)).get_vocab()
+        theirs = load_tokenizer(str(draft.source)).get_vocab()
+        for token, index in sorted(ours.items(), key=lambda item: item[1]):
+            if theirs.get(token) != index:
+                raise ScenarioError(
+                    f"the vocabularies of {target.name} and {draft.name} differ at token {index} ({token!r}); use a "
+                    f"drafter of the same family"
+                )
+        return
+    sizes = int(target.shape["vocab_size"]), int(draft.shape["vocab_size"])
+    if sizes[0] != sizes[1]:
+        raise ScenarioError(
+            f"{target.name} has {sizes[0]} tokens and {draft.name} {sizes[1]}: their vocabularies differ, so that drafts "
+            f"would mean nothing; use a drafter of the same family"
+        )
+
+
+def _is_shape(model: Model) -> bool:
+    return isinstance(model.source, Mapping) or str(model.source).endswith(".json")
+
+
+def _shapes(job: Job) -> dict[str, Mapping[str, Any]]:
+    found = {"target": job.target.shape}
+    if job.draft is not None:
+        found["draft"] = job.draft.shape
+    elif any(getattr(find_drafter(name), "loads", None) == "layers" for name in job.methods):
+        found["draft"] = job.target.shape
+    return found
+
+
+def _ceilings(file: PointFile, job: Job, dtype: torch.dtype) -> None:
+    if not any(point.kind == "matrix" for point in file.points):
+        for point in measured_ceilings(job.device, dtype):
+            file.add(point)
+
+
+def _rates(file: PointFile) -> dict[str, float]:
+    names = {"copy": "copy_bytes_per_s", "matrix": "matrix_flops_per_s"}
+    return {names[p.kind]: p.amount / p.seconds for p in file.points if p.kind in names}
+
+
+def _session(file: PointFile, job: Job, model: FlatModel, grid: Grid, share: float, layers: int) -> Session:
+    rates, shapes = _rates(file), _shapes(job)
+    shape = shapes["draft" if grid.role == "draft" else "target"]
+    bytes_each = DTYPES[job.dtype].itemsize / job.tp
+    built = model.num_layers
+
+    def least(point: Point) -> float:
+        cut = replace(point, layers=point.layers or (built if built < int(shape["num_layers"]) else 0))
+        # bytes and operations are shared out evenly over the GPUs of a shard
+        return least_s(cut, shape, {**rates, "matrix_flops_per_s": rates["matrix_flops_per_s"] * job.tp},
+                       weight_bytes=bytes_each) if rates else math.nan  # fmt: skip
+
+    how = Measuring(
+        file=file,
+        time_s=job.device.time_s,
+        budget_s=job.budget_s * share,
+        repeats=job.repeats,
+        seed=job.seed,
+        say=job.say,
+        progress=job.progress,
+        state=job.device.state,
+        roofline_s=least,
+        is_out_of_memory=is_out_of_memory,
+        release=job.device.release,
+    )
+
+    def make(fits: Grid) -> Passes:
+        return Passes(model, job.device, slots=fits.requests, slot_tokens=fits.slot_tokens,
+                      temperature=job.temperature, seed=job.seed)  # fmt: skip
+
+    return Session(how, make, grid, architecture_of(shape, built), layers=layers)
+
+
+def _accepting(job: Job) -> list[Point]:
+    """Points of accepting drafts."""
+    drafts = max(1, job.grid.width - 1)
+    requests = sorted({1, max(1, job.grid.requests // 4), job.grid.requests})
+    return [Point("accept", "target", ((drafts, 0),) * count) for count in requests]
+
+
+def _rounds(job: Job, drafter: Drafter | None) -> list[Point]:
+    """Whole rounds of a serial drafter, held out: they check that passes add up."""
+    if drafter is None or drafter.mode != "serial" or job.grid.width < 2:
+        return []
+    caught_up = 2 if drafter.catches_up and job.grid.width >= 2 else 1
+    found = []
+    for requests in sorted({1, max(1, job.grid.requests // 4)}):
+        for drafts in sorted({1, job.grid.width - 1}):
+            parts = job.grid.decode(requests, caught_up, min(128, job.grid.context_tokens)).parts
+            found.append(Point("draft_round", "draft", parts, drafts=drafts, is_holdout=True))
+    return found

@@ -1,0 +1,22 @@
+"""`specsim calibrate`: measure on this machine, and fit profiles to what was measured."""
+
+from __future__ import annotations
+
+import click
+
+from specsim.cli.calibrate_fit import fit
+from specsim.cli.calibrate_latency import latency
+
+__all__ = ["calibrate"]
+
+
+@click.group()
+def calibrate() -> None:
+    """Measure on this machine, and fit what was measured.
+
+    The result is a profile file for --profile of plan, crossover and simulate.
+    """
+
+
+calibrate.add_command(latency)
+calibrate.add_command(fit)

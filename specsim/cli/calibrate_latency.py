@@ -1,0 +1,184 @@
+"""`specsim calibrate latency`: seconds of prefill, verify, draft, sampling and acceptance on this machine."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from calibrate.latency.job import Model
+
+__all__ = ["latency"]
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@click.command()
+@click.option("--target", required=True, metavar="MODEL",
+              help="Hugging Face directory, GGUF file, config.json, or catalogue name (random weights).")
+@click.option("--draft", metavar="MODEL", help="Drafter of method draft_model, likewise.")
+@click.option("--method", "methods", multiple=True, metavar="NAME",
+              help="ngram, suffix, layer_skip or draft_model; may be repeated.  [default: ngram, or draft_model]")
+@click.option("--draft-option", multiple=True, metavar="NAME=N", help="A number of the drafter, e.g. layers=8.")
+@click.option("--k-max", type=click.IntRange(1, 64), default=5, show_default=True, help="Most drafts a round.")
+@click.option("--device", default="auto", show_default=True, help="cuda, cuda:1, mps or cpu.")
+@click.option("--clock", default="auto", show_default=True,
+              help="wall, device (GPU events) or cpu (processor time; with --threads 1).")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads of --device cpu.")
+@click.option("--dtype", type=click.Choice(["fp32", "bf16", "fp16"]), help="[default: bf16, on a CPU fp32]")
+@click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True,
+              help="Measure one GPU's share of this many; collectives come from --link-gpu.")
+@click.option("--link-gpu", metavar="NAME", help="Catalogue GPU whose link carries the collectives.")
+@click.option("--layers", type=click.IntRange(min=1), metavar="N",
+              help="Build N layers and compose the rest.  [default: all that fit]")
+@click.option("--max-batch", type=click.IntRange(min=1), default=32, show_default=True, help="Most requests in a step.")
+@click.option("--max-context", type=click.IntRange(min=16), default=1024, show_default=True, metavar="TOKENS",
+              help="Longest context.")
+@click.option("--max-chunk", type=click.IntRange(min=16), default=512, show_default=True, metavar="TOKENS",
+              help="Largest prompt chunk.")
+@click.option("--budget", default="5m", show_default=True, metavar="TIME", help="Time to measure, e.g. 90s or 8m.")
+@click.option("--temperature", type=click.FloatRange(0, 2), default=0.0, show_default=True, help="Of sampling.")
+@click.option("--points", metavar="FILE.jsonl", help="Where points are kept.  [default: beside -o, or in this folder]")
+@click.option("--name", metavar="TEXT", help="Of the profile.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of tokens and weights.")
+@click.option("-o", "--out", metavar="FILE.json", help="Profile to write; with several methods, FILE-METHOD.json each.")
+@click.option("--force", is_flag=True, help="Replace the file of -o.")
+@click.option("--json", "as_json", is_flag=True, help="Print profiles as JSON instead of text.")
+def latency(**values: Any) -> None:
+    """Measure what a step costs on this machine.
+
+    Points are kept as they are measured: the same command again goes on where it stopped. The grid is chosen where
+    the fit is least certain, until --budget is used; held-out points say how far the fit misses.
+
+    \b
+        specsim calibrate latency --target SmolLM2-135M/ --method ngram --method layer_skip -o smollm2.json
+        specsim calibrate latency --target llama-3.1-70b --tp 4 --link-gpu h100-sxm --budget 8m -o shard.json
+    """  # fmt: skip
+    from specsim.drafters import drafter
+    from specsim.errors import ScenarioError
+    from specsim.report.files import check_file
+
+    methods = tuple(dict.fromkeys(drafter(name).name for name in values["methods"]))
+    methods = methods or (("draft_model",) if values["draft"] else ("ngram",))
+    outs = _outs(values["out"], methods)
+    for out in outs.values():
+        check_file("-o", out, (".json",), force=values["force"])
+    for needed in ("torch", "transformers"):
+        if find_spec(needed) is None:
+            raise ScenarioError(f"measuring needs {needed}: pip install 'specsim[calibrate]'")
+    setup, points = _measured(values, methods)
+    from calibrate.points import points_sha256
+    from specsim.cli.calibrate_fit import fitted_profile, write_profile
+    from specsim.report.profile import profile_text
+
+    sha256 = points_sha256(setup, points)
+    shown = []
+    for method in methods:
+        profile = fitted_profile(
+            setup, points, method, sha256=sha256, name=values["name"], link_gpu=values["link_gpu"],
+            options=_options(values["draft_option"]),
+        )  # fmt: skip
+        if method in outs:
+            write_profile(profile, outs[method])
+        shown.append(json.dumps(profile.to_dict()) if values["as_json"] else profile_text(profile, points=points))
+    click.echo("\n".join(text.rstrip("\n") for text in shown))
+
+
+def _measured(values: dict[str, Any], methods: tuple[str, ...]) -> Any:
+    from calibrate.latency.device import find_device
+    from calibrate.latency.grid import Grid
+    from calibrate.latency.job import Job, measure
+
+    device = find_device(values["device"], clock=values["clock"], threads=values["threads"])
+    target = _model(values["target"], "--target")
+    draft = None if values["draft"] is None else _model(values["draft"], "--draft")
+    points = values["points"]
+    if points is None:
+        stem = values["out"].removesuffix(".json") if values["out"] else re.sub(r"[^A-Za-z0-9.-]+", "-", target.name)
+        points = f"{stem}.points.jsonl"
+    job = Job(
+        target=target,
+        methods=methods,
+        device=device,
+        points=points,
+        draft=draft,
+        options=_options(values["draft_option"]),
+        dtype=values["dtype"] or ("fp32" if device.backend == "cpu" else "bf16"),
+        tp=values["tp"],
+        layers=values["layers"],
+        grid=Grid(values["max_batch"], 1 + values["k_max"], values["max_context"], values["max_chunk"]),
+        budget_s=_seconds(values["budget"]),
+        temperature=values["temperature"],
+        seed=values["seed"],
+        say=lambda line: click.echo(line, err=True),
+    )
+    if not sys.stderr.isatty():
+        return measure(job)
+    from dataclasses import replace
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("measuring", total=1.0)
+        job = replace(
+            job,
+            progress=lambda share, text: bar.update(task, completed=share, description=text),
+            say=lambda line: bar.console.print(line, markup=False, highlight=False),
+        )
+        return measure(job)
+
+
+def _model(given: str, flag: str) -> Model:
+    """A model by what the user gave: files are loaded, names of the catalogue get random weights."""
+    from calibrate.latency.job import Model
+    from calibrate.models.shapes import config_values
+    from scenarios.models import known_model, model, named_like
+    from specsim.errors import ScenarioError
+
+    path = Path(given).expanduser()
+    if path.suffix == ".gguf":
+        from calibrate.models.gguf_file import converted
+
+        path = converted(path)
+    if path.exists():
+        shape = model(str(path / "config.json" if path.is_dir() else path))
+        name = named_like(shape) or (Path(given).name if path.is_dir() else path.parent.name) or shape.name
+        has_tokenizer = path.is_dir() and any((path / file).exists() for file in ("tokenizer.json", "tokenizer.model"))
+        return Model(name, path, asdict(shape), has_tokenizer)
+    known = known_model(given)
+    if known is None:
+        raise ScenarioError(f"{flag} {given}: neither a file nor a name of the catalogue; see specsim model list")
+    return Model(known.name, config_values(known), asdict(known))
+
+
+def _outs(out: str | None, methods: tuple[str, ...]) -> dict[str, str]:
+    if out is None:
+        return {}
+    if len(methods) == 1:
+        return {methods[0]: out}
+    stem = out.removesuffix(".json")
+    return {method: f"{stem}-{method}.json" for method in methods}
+
+
+def _options(texts: tuple[str, ...]) -> dict[str, int]:
+    from specsim.cli.scenario_options import parse_named_numbers
+
+    return parse_named_numbers(texts, "--draft-option")
+
+
+def _seconds(text: str) -> float:
+    from specsim.errors import ScenarioError
+
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not 1 <= seconds <= 7 * 86400:
+        raise ScenarioError(f"--budget {text!r} must be a time such as 90s, 8m or 1h")
+    return seconds
