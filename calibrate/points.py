@@ -23,7 +23,9 @@ __all__ = ["POINTS_VERSION", "Kind", "Point", "PointFile", "Role", "Setup", "rea
 
 POINTS_VERSION = 1
 
-Kind = Literal["body", "head", "sample", "accept", "lookup", "draft_round", "step", "whole", "reference", "copy", "matrix"]
+Kind = Literal[
+    "body", "head", "sample", "accept", "lookup", "draft_round", "step", "whole", "reference", "copy", "matrix"
+]
 """What a point timed.
 
 body         all layers of one model over `parts`, without output head
@@ -96,7 +98,9 @@ class Point:
         """What was measured, without the result: the same key, the same point."""
         parts = " ".join(f"{n}@{context}" for n, context in self.parts)
         words = [self.kind, self.role, parts]
-        words += [f"{name}={getattr(self, name)}" for name in ("rows", "drafts", "layers", "again") if getattr(self, name)]
+        words += [
+            f"{name}={getattr(self, name)}" for name in ("rows", "drafts", "layers", "again") if getattr(self, name)
+        ]
         words += ["prefill"] if self.is_prefill else []
         return " ".join(word for word in words if word)
 
@@ -240,7 +244,7 @@ class PointFile:
             difference = setup.differs_from(found)
             if difference:
                 raise ProfileError(
-                    f"{self.path}: holds points of another setup ({difference}); give another --points file, or remove it"
+                    f"{self.path}: holds points of another setup ({difference}); give another --points, or remove it"
                 )
         try:
             self._file = self.path.open("r+b" if self.path.exists() else "w+b")

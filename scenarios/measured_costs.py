@@ -38,7 +38,9 @@ def deployment_of(profile: LatencyProfile) -> dict[str, str | int]:
     """What a profile was measured for, as fields of `Deployment` and `Speculation` (method, draft)."""
     covers = profile.covers
     found: dict[str, str | int] = {
-        name: covers[name] for name in ("target", "gpu", "weight_dtype", "kv_dtype", "method", "draft") if name in covers
+        name: covers[name]
+        for name in ("target", "gpu", "weight_dtype", "kv_dtype", "method", "draft")
+        if name in covers
     }
     if covers.get("method") == "none":
         del found["method"]
@@ -74,8 +76,8 @@ def _measured_device(profile: LatencyProfile, name: str) -> Gpu:
     lacking = {"memory_bytes", "copy_bytes_per_s", "matrix_flops_per_s"} - set(ceilings)
     if lacking:
         raise ProfileError(
-            f"the profile's device '{name}' is not in the catalogue, and it does not say {', '.join(sorted(lacking))} of "
-            f"it; measure again, or name a GPU of the catalogue in its covers"
+            f"the profile's device '{name}' is not in the catalogue, and it says no {', '.join(sorted(lacking))}"
+            f"; measure again, or name a GPU of the catalogue in its covers"
         )
     return Gpu(
         name=name,
@@ -115,6 +117,11 @@ def sides(profile: LatencyProfile, deployment: Deployment, speculation: Speculat
         given = "max_captured" if deployment.max_captured is not None else "async_scheduling"
         raise ProfileError(f"deployment.{given} is part of what was measured; leave it out beside a profile")
     off = replace(
-        profile, name=f"{profile.name}, off", draft=None, draft_mode="none", verify_skip_share=0.0, at_zero_drafts="skipped"
+        profile,
+        name=f"{profile.name}, off",
+        draft=None,
+        draft_mode="none",
+        verify_skip_share=0.0,
+        at_zero_drafts="skipped",
     )
     return off, profile

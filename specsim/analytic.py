@@ -20,7 +20,15 @@ from specsim.profiles import LatencyProfile, PassCost, ZeroDrafts
 from specsim.serving import ENGINES
 from specsim.shapes import WEIGHT_BITS, Gpu, ModelShape
 
-__all__ = ["KV_BYTES", "analytic_profile", "collectives_s", "divides", "kv_bytes", "kv_values_per_rank", "weight_dtypes"]
+__all__ = [
+    "KV_BYTES",
+    "analytic_profile",
+    "collectives_s",
+    "divides",
+    "kv_bytes",
+    "kv_values_per_rank",
+    "weight_dtypes",
+]
 
 KV_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625}
 """Bytes of one cached number by KV dtype."""

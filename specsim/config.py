@@ -93,7 +93,7 @@ class Deployment:
     enable_prefix_caching: bool | None = None
     """Whether prompts share cached prefixes, where the trace has prefix hashes; None: where the engine can."""
     profile: str | None = None
-    """Latency profile to take step times from: a file (a relative path starts at the scenario's folder) or the name of a
+    """Latency profile with the step times: a file (a relative path starts at the scenario's folder) or the name of a
     shipped one (`specsim profile list`); None: analytic, from datasheets."""
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ Leaves out: everything that belongs to a step rather than a pass (`specsim.laten
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Protocol
@@ -39,7 +40,7 @@ def size_factor(table: Sequence[tuple[int, float]], size: float) -> float:
         return 1.0
     if size <= table[0][0]:
         return table[0][1]
-    for (low, first), (high, second) in zip(table, table[1:], strict=False):
+    for (low, first), (high, second) in itertools.pairwise(table):
         if size <= high:
             share = math.log(size / low) / math.log(high / low)
             return first ** (1.0 - share) * second**share

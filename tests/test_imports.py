@@ -44,7 +44,6 @@ LEVELS: dict[str, int] = {
 HOMES: dict[str, tuple[str, ...]] = {
     "torch": ("calibrate",),
     "transformers": ("calibrate",),
-    "matplotlib": ("specsim.report",),
     "safetensors": ("calibrate",),
     "sqlalchemy": ("db",),
     "alembic": ("db",),

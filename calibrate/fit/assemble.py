@@ -1,7 +1,7 @@
-"""A latency profile from a points file: terms of target and drafter, host times, hold-out error, and the range it holds in.
+"""A latency profile from a points file: terms of target and drafter, host times, hold-out error, range.
 
-Models: passes by `calibrate.fit.solve`; acceptance, lookup and host times as non-negative straight lines. A model that was
-measured by layer is composed: everything that belongs to layers is scaled to all of them, head and embedding stay.
+Models: passes by `calibrate.fit.solve`; acceptance, lookup and host times as non-negative straight lines. A model that
+was measured by layer is composed: everything that belongs to layers is scaled to all of them, head and embedding stay.
 Leaves out: collectives, which one device cannot measure; the caller adds them from link data.
 """
 
@@ -83,7 +83,9 @@ def fit_profile(
     if drafter is None and method != "none":
         raise ProfileError(f"method '{method}' is unknown; see specsim drafters list")
     if method != "none" and setup.methods and method not in setup.methods:
-        raise ProfileError(f"the points are of {', '.join(setup.methods)}, not of {method}; measure it, or fit one of those")
+        raise ProfileError(
+            f"the points are of {', '.join(setup.methods)}, not of {method}; measure it, or fit one of those"
+        )
     roles = ["target"]
     if drafter is not None and drafter.runs_model:
         roles.append("draft")
@@ -92,7 +94,9 @@ def fit_profile(
     for role in roles:
         own = passes_of(points, role, setup)
         if not own:
-            raise ProfileError(f"no points of the {role}; method {method} needs them, so measure again with --method {method}")
+            raise ProfileError(
+                f"no points of the {role}; method {method} needs them, so measure again with --method {method}"
+            )
         built = setup.measured_layers if role == "target" else setup.draft_layers
         architecture = architecture_of(setup.shapes.get(role, {}), built)
         fits[role] = fit_pass(own, architecture, prior=(priors or {}).get(role), place=f"points of the {role}")
@@ -107,10 +111,10 @@ def fit_profile(
         target=costs["target"],
         draft=costs.get("draft"),
         draft_mode="none" if drafter is None else drafter.mode,
-        **lines,
         relative_error=_LEAST_ERROR,
         covers=_covers(setup, points, method),
     )
+    profile = replace(profile, **lines)  # type: ignore[arg-type]
     if drafter is None or not drafter.looks_up:
         profile = replace(profile, lookup_request_s=0.0)
     if drafter is not None and drafter.runs_model:
@@ -132,7 +136,7 @@ def fit_profile(
             evidence=evidence,
             relative_error=max(_LEAST_ERROR, round(error, 4)),
             sources=_sources(setup, evidence),
-            notes=_notes(setup, evidence, profile),
+            notes=_notes(setup, evidence, profile, points),
         ),
         fits,
     )
@@ -215,8 +219,8 @@ def _with_host(profile: LatencyProfile, points: Sequence[Point]) -> LatencyProfi
         return profile
     requests, rest, seconds = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
     design = np.stack([np.ones_like(requests), requests], axis=1) / seconds[:, None]
-    (start, slope), _ = nnls(design, rest / seconds)
-    return replace(profile, host_s=float(start), host_request_s=float(slope))
+    (each_step, each_request), _ = nnls(design, rest / seconds)
+    return replace(profile, host_s=float(each_step), host_request_s=float(each_request))
 
 
 def _verify_skip(setup: Setup, drafter: Any, options: Mapping[str, int]) -> float:
@@ -249,7 +253,7 @@ def _covers(setup: Setup, points: Sequence[Point], method: str) -> dict[str, str
         found["date"] = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
     if setup.draft_layers:
         found["draft_layers"] = str(setup.draft_layers)
-    return found | {name: text for name, text in setup.facts.items() if name not in found}
+    return found | {name: text for name, text in setup.facts.items() if name not in (*found, "memory_bytes")}
 
 
 def _evidence(
@@ -257,7 +261,6 @@ def _evidence(
 ) -> Evidence:
     timed = [p for p in points if p.kind not in ("copy", "matrix", "reference")]
     noises = [p.noise for p in timed if not math.isnan(p.noise)]
-    references = [p.reference_s for p in timed if p.reference_s > 0]
     errors = holdout_errors(profile, fits, points, setup)
     decode = [p for p in timed if p.parts and not p.is_prefill and p.kind in ("body", "whole") and p.role == "target"]
     passes = [p for p in timed if p.parts and p.role == "target"]
@@ -282,7 +285,7 @@ def _evidence(
         holdout_p95=_quantile(errors, 0.95),
         noise=_quantile(noises, 0.5),
         noise_p95=_quantile(noises, 0.95),
-        drift=_quantile(references, 0.95) / _quantile(references, 0.05) - 1 if references else 0.0,
+        drift=max((_drift([p.reference_s for p in timed if p.role == role]) for role in fits), default=0.0),
         flagged=tuple(flagged),
         ranges=ranges,
         intervals=intervals,
@@ -314,6 +317,12 @@ def holdout_errors(
     return found
 
 
+def _drift(references: Sequence[float]) -> float:
+    """Spread of the reference point: 95th over 5th percentile, less 1."""
+    known = [seconds for seconds in references if seconds > 0]
+    return _quantile(known, 0.95) / _quantile(known, 0.05) - 1.0 if known else 0.0
+
+
 def _range(values: Sequence[float]) -> tuple[float, float]:
     return float(min(values)), float(max(values))
 
@@ -327,7 +336,7 @@ def _sources(setup: Setup, evidence: Evidence) -> dict[str, str]:
     return {"target": how, "draft": how, "host": how} if setup.draft else {"target": how, "host": how}
 
 
-def _notes(setup: Setup, evidence: Evidence, profile: LatencyProfile) -> tuple[str, ...]:
+def _notes(setup: Setup, evidence: Evidence, profile: LatencyProfile, points: Sequence[Point]) -> tuple[str, ...]:
     notes = []
     if evidence.holdout_points:
         notes.append(
@@ -341,8 +350,10 @@ def _notes(setup: Setup, evidence: Evidence, profile: LatencyProfile) -> tuple[s
         notes.append(f"Flagged: {'; '.join(evidence.flagged)}.")
     if setup.is_by_layer:
         notes.append(
-            f"Measured by layer: {setup.measured_layers} of {setup.num_layers} layers ran, the rest is scaled from them."
+            f"Measured by layer: {setup.measured_layers} of {setup.num_layers} layers ran, all are scaled from those."
         )
+    if not any(point.is_prefill for point in points):
+        notes.append("Prompt chunks were not measured: their attention is left out.")
     if not profile.host_request_s:
         notes.append("Host time of a step was not measured beyond sampling.")
     return tuple(notes)

@@ -1,4 +1,4 @@
-"""The seconds of passes over many points at once, as `specsim.passes` has them, so that a fit can ask thousands of times.
+"""Seconds of passes over many points at once, as `specsim.passes` has them, so that a fit can ask thousands of times.
 
 Models: the terms of one `PassCost` for points of kinds body, head, sample and whole. Leaves out: windowed layers apart
 from full ones (their terms follow from those by the number of layers), captured sizes. A test holds every law here
@@ -133,9 +133,7 @@ class Law:
         )
         return total
 
-    def pass_cost(
-        self, terms: Mapping[str, float], log_factors: np.ndarray, head_log_factors: np.ndarray
-    ) -> PassCost:
+    def pass_cost(self, terms: Mapping[str, float], log_factors: np.ndarray, head_log_factors: np.ndarray) -> PassCost:
         """The same law as a `PassCost`."""
         a = self.architecture
         share = a.windowed_layers / max(1, a.full_layers)

@@ -292,9 +292,7 @@ def _fixed(start: Mapping[str, float], work: Work, law: Law) -> np.ndarray:
     return fixed
 
 
-def _drop_nothing(
-    terms: dict[str, float], law: Law, work: Work, factors: np.ndarray, head_factors: np.ndarray
-) -> None:
+def _drop_nothing(terms: dict[str, float], law: Law, work: Work, factors: np.ndarray, head_factors: np.ndarray) -> None:
     """Set terms to 0 that matter at no point."""
     whole = law.seconds(work, terms, factors, head_factors)
     for name in TERMS:

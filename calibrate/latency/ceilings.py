@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from calibrate.latency.device import Device
-from calibrate.latency.timing import Repeats, time_in_turns
-from calibrate.points import Point
+from calibrate.latency.timing import Repeats, Timed, time_in_turns
+from calibrate.points import Kind, Point
 from specsim.shapes import ModelShape
 
 __all__ = ["least_s", "measured_ceilings"]
@@ -34,13 +34,16 @@ def measured_ceilings(device: Device, dtype: torch.dtype) -> list[Point]:
     copied, multiplied = time_in_turns(
         [lambda: sink.copy_(source), lambda: torch.mm(left, right, out=product)], device.time_s, _REPEATS
     )
-    made = (("copy", copied, 2.0 * source.nbytes), ("matrix", multiplied, 2.0 * size**3))
+    made: tuple[tuple[Kind, Timed, float], ...] = (
+        ("copy", copied, 2.0 * source.nbytes),
+        ("matrix", multiplied, 2.0 * size**3),
+    )
     return [
         Point(
             kind, "device", amount=amount, seconds=timed.seconds, low_s=timed.low_s, high_s=timed.high_s,
             repeats=timed.repeats,
         )
-        for kind, timed, amount in made  # type: ignore[arg-type]
+        for kind, timed, amount in made
     ]  # fmt: skip
 
 

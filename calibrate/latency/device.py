@@ -12,15 +12,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 
 from specsim.errors import ScenarioError
 
-__all__ = ["CLOCKS", "Clock", "Device", "find_device", "is_out_of_memory"]
+__all__ = ["CLOCKS", "Device", "find_device", "is_out_of_memory"]
 
-Clock = Literal["wall", "device", "cpu"]
 CLOCKS: Mapping[str, str] = {
     "wall": "time on the wall, the device waited for",
     "device": "events on the device itself",
@@ -39,7 +37,8 @@ class Device:
     name: str
     backend: str
     """cuda, rocm, mps or cpu."""
-    clock: Clock
+    clock: str
+    """One of `CLOCKS`."""
     threads: int
     """Threads of the CPU backend; 0 elsewhere."""
     memory_bytes: float
@@ -153,18 +152,18 @@ def find_device(wanted: str = "auto", *, clock: str = "auto", threads: int | Non
         backend = "rocm" if torch.version.hip else "cuda"
         facts = versions | {"runtime": str(torch.version.hip or torch.version.cuda)}
         if backend == "cuda":
-            facts |= {name: text for name, text in _smi(_SMI_FACTS).items()}
+            facts |= _smi(_SMI_FACTS)
         return Device(
             torch.device("cuda", index), properties.name, backend, clock, 0, float(properties.total_memory), facts
-        )  # type: ignore[arg-type]
+        )
     if device.type == "mps":
         memory = float(torch.mps.recommended_max_memory())
-        return Device(device, f"Apple GPU, {platform.machine()}", "mps", clock, 0, memory, versions)  # type: ignore[arg-type]
+        return Device(device, f"Apple GPU, {platform.machine()}", "mps", clock, 0, memory, versions)
     count = torch.get_num_threads()
     name = f"{_cpu_name()}, {count} thread{'s' if count > 1 else ''}"
     memory = _meminfo("MemTotal") or 8e9
     facts = versions | {"cpu_capability": torch.backends.cpu.get_cpu_capability(), "cores": str(os.cpu_count())}
-    return Device(device, name, "cpu", clock, count, memory, facts)  # type: ignore[arg-type]
+    return Device(device, name, "cpu", clock, count, memory, facts)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

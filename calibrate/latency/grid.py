@@ -96,10 +96,14 @@ def seeds(grid: Grid) -> list[Point]:
         (some, 1, short), (some, 2, middle), (some, widest, long), (most, 1, short), (most, 1, long),
         (most, widest, short), (most, widest, long), (1, 3, middle), (3, 1, middle), (2, 2, short), (4, 1, long),
     ]  # fmt: skip
-    points = [grid.decode(*row) for row in dict.fromkeys(rows) if row[0] <= most and row[1] <= widest]
+    decoding = [grid.decode(*row) for row in dict.fromkeys(rows) if row[0] <= most and row[1] <= widest]
     chunk = grid.chunk_tokens
-    chunks = [(max(16, chunk // 8), 0), (chunk // 2, 0), (chunk, 0), (max(16, chunk // 4), long), (chunk, long)]
-    points += [grid.prefill(*row) for row in dict.fromkeys(chunks)]
+    pairs = [(max(16, chunk // 8), 0), (chunk // 2, 0), (chunk, 0), (max(16, chunk // 4), long), (chunk, long)]
+    chunks = [grid.prefill(*row) for row in dict.fromkeys(pairs)]
+    points: list[Point] = []
+    for n, point in enumerate(decoding):  # a short budget must not end before the first chunks
+        points += [point, *chunks[n : n + 1]]
+    points += chunks[len(decoding) :]
     return list({point.key: point for point in points}.values())
 
 
@@ -150,6 +154,7 @@ def choose(fit: Fitted, grid: Grid, done: Sequence[Point], count: int) -> list[P
 
 def holdout(grid: Grid, rng: np.random.Generator) -> Point:
     """A point anywhere within the grid, one in five a prompt chunk."""
+
     def between(low: int, high: int) -> int:
         return round(math.exp(rng.uniform(math.log(low), math.log(high)))) if high > low else high
 

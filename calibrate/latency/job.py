@@ -99,7 +99,7 @@ def measure(job: Job) -> tuple[Setup, list[Point]]:
         attention_backend=model.attention_backend,
         engine="specsim's own model layer",
         methods=job.methods,
-        draft="" if draft is None else (job.draft.name if job.draft is not None else draft.name),
+        draft=_draft_name(job, draft),
         tp=job.tp,
         threads=job.device.threads,
         num_layers=int(job.target.shape["num_layers"]),
@@ -107,7 +107,11 @@ def measure(job: Job) -> tuple[Setup, list[Point]]:
         draft_layers=draft.num_layers if draft is not None and job.draft is None else 0,
         temperature=job.temperature,
         shapes=_shapes(job),
-        facts=dict(job.device.facts) | {"memory_bytes": f"{job.device.memory_bytes:.0f}", "weights": model.source},
+        facts=dict(job.device.facts)
+        | {
+            "memory_bytes": f"{job.device.memory_bytes:.0f}",
+            "weights": model.source if model.source.startswith("random") else "those of the checkpoint",
+        },
     )
     with PointFile(job.points, setup) as file:
         if file.points:
@@ -119,6 +123,12 @@ def measure(job: Job) -> tuple[Setup, list[Point]]:
             grid = replace(job.grid, role="draft")
             _session(file, job, draft, grid, _DRAFT_SHARE, 0).measure(_rounds(job, drafter))
         return setup, list(file.points)
+
+
+def _draft_name(job: Job, draft: FlatModel | None) -> str:
+    if draft is None:
+        return ""
+    return job.draft.name if job.draft is not None else f"first {draft.num_layers} layers of {job.target.name}"
 
 
 def _one_drafter(job: Job) -> Drafter | None:
@@ -167,7 +177,9 @@ def _layers(job: Job) -> int:
             f"not even one layer of {job.target.name} fits {job.device.name} beside embedding and head; raise --tp"
         )
     layers = min(_LAYERS, fitting)
-    job.say(f"{job.target.name} does not fit the device: {layers} of its {most} layers are measured, the rest is composed")
+    job.say(
+        f"{job.target.name} does not fit the device: {layers} of its {most} layers are measured, the rest is composed"
+    )
     return layers
 
 
@@ -212,7 +224,7 @@ def check_vocabularies(target: Model, draft: Model) -> None:
     sizes = int(target.shape["vocab_size"]), int(draft.shape["vocab_size"])
     if sizes[0] != sizes[1]:
         raise ScenarioError(
-            f"{target.name} has {sizes[0]} tokens and {draft.name} {sizes[1]}: their vocabularies differ, so that drafts "
+            f"{target.name} has {sizes[0]} tokens and {draft.name} {sizes[1]}: drafts "
             f"would mean nothing; use a drafter of the same family"
         )
 

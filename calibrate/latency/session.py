@@ -91,7 +91,9 @@ class Session:
 
     def fitted(self) -> Fitted:
         """The fit to what is measured."""
-        passes = [p for p in self._own() if p.kind in ("head", "whole") or (p.kind == "body" and p.layers == self._layers)]
+        passes = [
+            p for p in self._own() if p.kind in ("head", "whole") or (p.kind == "body" and p.layers == self._layers)
+        ]
         return fit_pass(passes, self._architecture, place=str(self._how.file.path))
 
     def measure(self, further: Sequence[Point] = ()) -> None:
@@ -123,7 +125,7 @@ class Session:
             if passed >= BATCH * (1 + sum(point.is_holdout for point in self._own())):
                 batch.append(self._holdout())
             self._batch(batch)
-            if self._left_s() < 0 and self._enough():
+            if self._left_s() < 0 and self._enough() and sum(p.is_prefill for p in self._own()) >= 3:
                 self._how.say(f"{self.role}: the budget ran out in the first points; those left are not measured")
                 return
 

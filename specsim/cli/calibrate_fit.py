@@ -93,9 +93,7 @@ def fitted_profile(
     if link_gpu is None:
         return replace(profile, notes=(*profile.notes, "Collectives are left out: no link was named (--link-gpu)."))
     latency_s, token_s = link_latency(setup, link_gpu)
-    target = replace(
-        profile.target, fixed_s=profile.target.fixed_s + latency_s, collective_token_s=token_s
-    )
+    target = replace(profile.target, fixed_s=profile.target.fixed_s + latency_s, collective_token_s=token_s)
     note = f"Collectives of tp {setup.tp} are not measured: modelled from the link of {link_gpu} in the catalogue."
     return replace(
         profile, target=target, notes=(*profile.notes, note),

@@ -21,28 +21,62 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @click.command()
-@click.option("--target", required=True, metavar="MODEL",
-              help="Hugging Face directory, GGUF file, config.json, or catalogue name (random weights).")
+@click.option(
+    "--target",
+    required=True,
+    metavar="MODEL",
+    help="Hugging Face directory, GGUF file, config.json, or catalogue name (random weights).",
+)
 @click.option("--draft", metavar="MODEL", help="Drafter of method draft_model, likewise.")
-@click.option("--method", "methods", multiple=True, metavar="NAME",
-              help="ngram, suffix, layer_skip or draft_model; may be repeated.  [default: ngram, or draft_model]")
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    metavar="NAME",
+    help="ngram, suffix, layer_skip or draft_model; may be repeated.  [default: ngram, or draft_model]",
+)
 @click.option("--draft-option", multiple=True, metavar="NAME=N", help="A number of the drafter, e.g. layers=8.")
 @click.option("--k-max", type=click.IntRange(1, 64), default=5, show_default=True, help="Most drafts a round.")
 @click.option("--device", default="auto", show_default=True, help="cuda, cuda:1, mps or cpu.")
-@click.option("--clock", default="auto", show_default=True,
-              help="wall, device (GPU events) or cpu (processor time; with --threads 1).")
+@click.option(
+    "--clock",
+    default="auto",
+    show_default=True,
+    help="wall, device (GPU events) or cpu (processor time; with --threads 1).",
+)
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of --device cpu.")
 @click.option("--dtype", type=click.Choice(["fp32", "bf16", "fp16"]), help="[default: bf16, on a CPU fp32]")
-@click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Measure one GPU's share of this many; collectives come from --link-gpu.")
+@click.option(
+    "--tp",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Measure one GPU's share of this many; collectives come from --link-gpu.",
+)
 @click.option("--link-gpu", metavar="NAME", help="Catalogue GPU whose link carries the collectives.")
-@click.option("--layers", type=click.IntRange(min=1), metavar="N",
-              help="Build N layers and compose the rest.  [default: all that fit]")
+@click.option(
+    "--layers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Build N layers and compose the rest.  [default: all that fit]",
+)
 @click.option("--max-batch", type=click.IntRange(min=1), default=32, show_default=True, help="Most requests in a step.")
-@click.option("--max-context", type=click.IntRange(min=16), default=1024, show_default=True, metavar="TOKENS",
-              help="Longest context.")
-@click.option("--max-chunk", type=click.IntRange(min=16), default=512, show_default=True, metavar="TOKENS",
-              help="Largest prompt chunk.")
+@click.option(
+    "--max-context",
+    type=click.IntRange(min=16),
+    default=1024,
+    show_default=True,
+    metavar="TOKENS",
+    help="Longest context.",
+)
+@click.option(
+    "--max-chunk",
+    type=click.IntRange(min=16),
+    default=512,
+    show_default=True,
+    metavar="TOKENS",
+    help="Largest prompt chunk.",
+)
 @click.option("--budget", default="5m", show_default=True, metavar="TIME", help="Time to measure, e.g. 90s or 8m.")
 @click.option("--temperature", type=click.FloatRange(0, 2), default=0.0, show_default=True, help="Of sampling.")
 @click.option("--points", metavar="FILE.jsonl", help="Where points are kept.  [default: beside -o, or in this folder]")

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["profile"]
 
-_db_option = click.option("--db", metavar="PATH_OR_URL", help="Results database; default SPECSIM_DB or specsim.db here.")
+_db_option = click.option(
+    "--db", metavar="PATH_OR_URL", help="Results database; default SPECSIM_DB or specsim.db here."
+)
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 
 
@@ -136,7 +138,9 @@ def export(name: str, out: str, force: bool, db: str | None) -> None:
 @click.option("--gpu", metavar="NAME", help="Likewise: the GPU of the catalogue.")
 @click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Likewise: tensor parallelism.")
 @click.option("--dtype", default="bf16", show_default=True, help="Likewise: of the weights.")
-@click.option("--method", default="ngram", show_default=True, help="Likewise: drafter without a model of its own, or none.")
+@click.option(
+    "--method", default="ngram", show_default=True, help="Likewise: drafter without a model of its own, or none."
+)
 @click.option("--attention-backend", default="unknown", show_default=True, help="Likewise.")
 @click.option("--engine-version", default="unknown", show_default=True, help="Likewise.")
 @click.option("-o", "--out", metavar="FILE.json", help="Write the profile; its points are kept beside it.")
@@ -197,7 +201,9 @@ def _fitted(file: str, values: dict[str, Any], out: str | None) -> LatencyProfil
     shape = model(values["target"])
     method = "none" if values["method"] == "none" else drafter(values["method"]).name
     if method != "none" and drafter(method).runs_model:
-        raise ProfileError(f"--method {method} runs a model, of which vllm bench forward says nothing; give ngram or none")
+        raise ProfileError(
+            f"--method {method} runs a model, of which vllm bench forward says nothing; give ngram or none"
+        )
     setup = Setup(
         target=shape.name, device=gpu(values["gpu"]).name, backend="imported", clock="device", dtype=values["dtype"],
         attention_backend=values["attention_backend"], engine=f"vllm {values['engine_version']}",

@@ -253,7 +253,7 @@ def _extrapolated(job: PlanJob, table: LoadTable) -> list[str]:
     """Where the simulations left the range in which a profile was measured."""
     prompts = job.trace.prompt_tokens.astype(np.int64)
     longest = int((prompts + job.trace.output_tokens).max())
-    found = []
+    found: list[str] = []
     for policy in job.policies:
         peaks = [v for load in table.loads_of(policy.label) for v in table.values(policy.label, load, "peak_batch")]
         k = policy.num_spec_tokens

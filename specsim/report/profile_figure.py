@@ -28,7 +28,9 @@ def write_figure(profile: LatencyProfile, points: Sequence[Point], path: str) ->
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError:
-        raise ScenarioError("a picture needs matplotlib: pip install 'specsim[plot]'; the text needs nothing") from None
+        raise ScenarioError(
+            "a picture needs matplotlib: pip install 'specsim[report]'; the text needs nothing"
+        ) from None
     shown = [(p, s) for p, s in errors_at(profile, points) if p.parts and p.kind in ("body", "whole")]
     if not shown:
         raise ScenarioError("there are no measured passes to draw; give the points file with --points")
@@ -43,7 +45,10 @@ def write_figure(profile: LatencyProfile, points: Sequence[Point], path: str) ->
             tokens = [p.tokens for p, _ in group]
             seconds.errorbar(
                 tokens, [p.seconds * 1e3 for p, _ in group],
-                yerr=[[(p.seconds - p.low_s) * 1e3 for p, _ in group], [(p.high_s - p.seconds) * 1e3 for p, _ in group]],
+                yerr=[
+                    [(p.seconds - p.low_s) * 1e3 for p, _ in group],
+                    [(p.high_s - p.seconds) * 1e3 for p, _ in group],
+                ],
                 fmt="o", color=color, markersize=3, linewidth=1, label=title,
             )  # fmt: skip
             seconds.plot(tokens, [s * 1e3 for _, s in group], "x", color=color, markersize=5)
