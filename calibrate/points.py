@@ -48,7 +48,7 @@ class Point:
     """One measured point.
 
     Raises:
-        ProfileError: a kind that does not exist, or a number that is not finite and positive.
+        ProfileError: a time that is not finite and positive.
     """
 
     kind: Kind
@@ -84,10 +84,6 @@ class Point:
     """Clocks, power and temperature of the device just after, as far as it tells."""
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise ProfileError(f"point kind '{self.kind}' is unknown{nearest(str(self.kind), get_args(Kind))}")
-        if self.role not in get_args(Role):
-            raise ProfileError(f"point role '{self.role}' is unknown{nearest(str(self.role), get_args(Role))}")
         for name in ("seconds", "low_s", "high_s"):
             value = getattr(self, name)
             if not math.isnan(value) and not (math.isfinite(value) and value > 0):
@@ -157,6 +153,10 @@ class Point:
             if key not in known:
                 raise ProfileError(f"{place}: unknown key '{key}'{nearest(key, known)}")
         values = dict(data)
+        for name, options in (("kind", get_args(Kind)), ("role", get_args(Role))):
+            if values.get(name) not in options:
+                raise ProfileError(f"{place}: point {name} '{values.get(name)}' is unknown"
+                                   f"{nearest(str(values.get(name)), options)}")  # fmt: skip
         try:
             values["parts"] = tuple((int(n), int(context)) for n, context in values.get("parts", ()))
             return cls(**values)

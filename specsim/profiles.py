@@ -200,8 +200,8 @@ class LatencyProfile:
             raise ProfileError(f"profile {self.name}: draft_mode '{self.draft_mode}' does not fit draft "
                                f"{'missing' if self.draft is None else 'given'}")  # fmt: skip
         for name in ("host_s", "host_request_s", "speculation_host_s", "speculation_request_s", "loaded_host_s",
-                     "loaded_request_s", "lookup_request_s", "switch_s", "verify_unsplit_requests",
-                     "captured_tokens_max", "uncaptured_s", "mixed_s", "relative_error", "pass_tokens_max"):  # fmt: skip
+                     "loaded_request_s", "lookup_request_s", "switch_s", "verify_unsplit_requests", "uncaptured_s",
+                     "captured_tokens_max", "mixed_s", "relative_error", "pass_tokens_max"):  # fmt: skip
             value = getattr(self, name)
             if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
                 raise ProfileError(f"profile {self.name}: {name} must be finite and >= 0, got {value!r}")

@@ -1,8 +1,8 @@
 """Terms of a pass from measured points: non-negative, by relative error, robust, with intervals.
 
 Every term is fitted by its logarithm, so that it stays positive, is judged relative to its size, and has an interval
-that does not reach below zero. Residuals are relative errors over what the measurement itself is uncertain by. A loss
-that grows only linearly finds the terms first; points that lie far off are then flagged and left out, if they are few.
+that does not reach below zero. Residuals are relative errors over what the measurement itself is uncertain by. Losses
+that grow ever more slowly find the terms first; points that lie far off are then flagged and left out, if they are few.
 A weak prior at the starting values keeps apart what no point tells apart (weights against fixed time).
 """
 
@@ -26,6 +26,8 @@ MODEL_FLOOR = 0.02
 """Relative error that is granted to the law itself, beside the noise of a measurement."""
 FACTOR_SPREAD = 0.25
 """How far, as a logarithm, a factor by size lies from 1 before it costs as much as one standard deviation."""
+FIRST_FACTOR_SPREAD = 0.08
+"""The same while points that lie far off are looked for: of two that disagree at one size, the one off the law is bad."""
 PRIOR_SPREAD = 3.0
 """The same for terms against their starting values: a factor of twenty."""
 FLAG_SIGMAS = 4.0
@@ -153,7 +155,7 @@ def fit_pass(
     problem = _Problem(law, work)
     fixed = _fixed(start, work, law)
 
-    def solve(mask: np.ndarray, x0: np.ndarray, loss: str) -> tuple[np.ndarray, np.ndarray]:
+    def solve(mask: np.ndarray, x0: np.ndarray, loss: str, factor_spread: float) -> tuple[np.ndarray, np.ndarray]:
         free = np.flatnonzero(~fixed)
         base = np.append(problem.pack(start, np.zeros(len(law.sizes)), np.zeros(len(law.head_sizes))), 0.0)
 
@@ -163,7 +165,7 @@ def fit_pass(
             return x
 
         count = len(TERMS) + len(SHAPE_TERMS)
-        spread = np.full(len(base), FACTOR_SPREAD)
+        spread = np.full(len(base), factor_spread)
         spread[:count] = PRIOR_SPREAD
         spread[-1] = 1.0
 
@@ -188,13 +190,14 @@ def fit_pass(
 
     x0 = np.append(problem.pack(start, np.zeros(len(law.sizes)), np.zeros(len(law.head_sizes))), 0.0)
     x0[len(TERMS) : len(TERMS) + len(SHAPE_TERMS)] = math.log(2.0)
-    x, covariance = solve(seen, x0, "soft_l1")
+    x, covariance = solve(seen, x0, "soft_l1", FIRST_FACTOR_SPREAD)
+    x, covariance = solve(seen, x, "cauchy", FIRST_FACTOR_SPREAD)
     logs = np.log(problem.predict(x[:-1])) + x[-1] * drifts - np.log(observed)
     off = (np.abs(logs) > FLAG_SIGMAS * sigma) & (np.abs(logs) > FLAG_ERROR)
     left_out = off & seen
     if left_out.sum() > FLAG_SHARE * seen.sum():
         left_out[:] = False
-    x, covariance = solve(seen & ~left_out, x, "linear")
+    x, covariance = solve(seen & ~left_out, x, "linear", FACTOR_SPREAD)
     terms, factors, head_factors = problem.unpack(x[:-1])
     _drop_nothing(terms, law, work, factors, head_factors)
     flagged = {int(n): _reason(-float(logs[n])) for n in np.flatnonzero(left_out)}

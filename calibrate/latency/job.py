@@ -192,8 +192,11 @@ def _draft_model(job: Job, drafter: Drafter | None, target: FlatModel, dtype: to
         shape = ModelShape(**{**job.target.shape, "doubtful": ()})
         layers = drafter.chosen(shape, job.options)["layers"]
         if layers >= target.num_layers:
-            raise ScenarioError(f"--method {drafter.name}: {layers} of the target's layers draft, but only "
-                                f"{target.num_layers} are built; give more with --layers")  # fmt: skip
+            more = "; build more with --layers" if target.num_layers < shape.num_layers else ""
+            raise ScenarioError(
+                f"--draft-option layers={layers}: {target.num_layers} layers of the target are built, of which fewer must "
+                f"draft{more}"
+            )
         return target.first_layers(layers)
     assert job.draft is not None
     check_vocabularies(job.target, job.draft)

@@ -48,10 +48,10 @@ def list_profiles(show_all: bool, db: str | None, as_json: bool) -> None:
         return
     page = Page()
     page.table(
-        ("name", "where", "kind", "points", "held-out error", "batch up to"),
+        ("name", "where", "kind", "points", "held-out", "batch to"),
         [
             (
-                row["name"][:48], row["where"], row["kind"], str(row["points"] or "-"),
+                row["name"][:34], row["where"], row["kind"], str(row["points"] or "-"),
                 percent(row["holdout_median"]) if row["holdout_points"] else "-", str(row["requests_max"] or "-"),
             )
             for row in rows
