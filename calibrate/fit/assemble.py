@@ -217,10 +217,10 @@ def _with_host(profile: LatencyProfile, points: Sequence[Point]) -> LatencyProfi
             rows.append((len(point.parts), rest, point.seconds))
     if not rows:
         return profile
-    requests, rest, seconds = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    requests, rests, seconds = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
     design = np.stack([np.ones_like(requests), requests], axis=1) / seconds[:, None]
-    (each_step, each_request), _ = nnls(design, rest / seconds)
-    return replace(profile, host_s=float(each_step), host_request_s=float(each_request))
+    found = nnls(design, rests / seconds)[0]
+    return replace(profile, host_s=float(found[0]), host_request_s=float(found[1]))
 
 
 def _verify_skip(setup: Setup, drafter: Any, options: Mapping[str, int]) -> float:

@@ -27,7 +27,7 @@ MODEL_FLOOR = 0.02
 FACTOR_SPREAD = 0.25
 """How far, as a logarithm, a factor by size lies from 1 before it costs as much as one standard deviation."""
 FIRST_FACTOR_SPREAD = 0.08
-"""The same while points that lie far off are looked for: of two that disagree at one size, the one off the law is bad."""
+"""The same while points far off are looked for: of two that disagree at one size, the one off the law is bad."""
 PRIOR_SPREAD = 3.0
 """The same for terms against their starting values: a factor of twenty."""
 FLAG_SIGMAS = 4.0

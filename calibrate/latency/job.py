@@ -97,7 +97,7 @@ def measure(job: Job) -> tuple[Setup, list[Point]]:
         clock=job.device.clock,
         dtype=job.dtype,
         attention_backend=model.attention_backend,
-        engine="specsim's own model layer",
+        engine="specsim's reference engine",
         methods=job.methods,
         draft=_draft_name(job, draft),
         tp=job.tp,
@@ -194,8 +194,8 @@ def _draft_model(job: Job, drafter: Drafter | None, target: FlatModel, dtype: to
         if layers >= target.num_layers:
             more = "; build more with --layers" if target.num_layers < shape.num_layers else ""
             raise ScenarioError(
-                f"--draft-option layers={layers}: {target.num_layers} layers of the target are built, of which fewer must "
-                f"draft{more}"
+                f"--draft-option layers={layers}: {target.num_layers} layers of the target are built, of which fewer "
+                f"must draft{more}"
             )
         return target.first_layers(layers)
     assert job.draft is not None

@@ -89,9 +89,7 @@ def test_kernels_that_are_chosen_by_size_are_seen() -> None:
 def test_a_planted_slow_or_fast_measurement_is_flagged(index: int, factor: float) -> None:
     points = measured(make_points(GRID), true_profile())
     bad = points[index]
-    points[index] = replace(
-        bad, seconds=bad.seconds * factor, low_s=bad.low_s * factor, high_s=bad.high_s * factor
-    )
+    points[index] = replace(bad, seconds=bad.seconds * factor, low_s=bad.low_s * factor, high_s=bad.high_s * factor)
     fitted = fit_pass(points, DENSE)
     assert index in fitted.flagged
     assert "against the law" in fitted.flagged[index]
@@ -102,7 +100,9 @@ def test_a_planted_slow_or_fast_measurement_is_flagged(index: int, factor: float
 
 def test_a_noisy_measurement_is_flagged_and_counts_little() -> None:
     points = measured(make_points(GRID), true_profile())
-    points[3] = replace(points[3], seconds=points[3].seconds * 1.4, low_s=points[3].seconds, high_s=points[3].seconds * 2)
+    points[3] = replace(
+        points[3], seconds=points[3].seconds * 1.4, low_s=points[3].seconds, high_s=points[3].seconds * 2
+    )
     fitted = fit_pass(points, DENSE)
     assert fitted.flagged[3].startswith("noisy")
     good = fit_pass([p for n, p in enumerate(points) if n != 3], DENSE)

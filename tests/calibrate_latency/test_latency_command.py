@@ -27,8 +27,8 @@ TINY = {
 }  # fmt: skip
 EXPERTS = TINY | {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
                   "decoder_sparse_step": 1, "norm_topk_prob": True, "mlp_only_layers": []}  # fmt: skip
-SMALL = ("--device", "cpu", "--threads", "1", "--clock", "cpu", "--max-batch", "4", "--max-context", "32", "--max-chunk",
-         "16", "--k-max", "2", "--budget", "1s")  # fmt: skip
+SMALL = ("--device", "cpu", "--threads", "1", "--clock", "cpu", "--max-batch", "4", "--max-context", "32",
+         "--max-chunk", "16", "--k-max", "2", "--budget", "1s")  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,17 @@ def run(*arguments: str, code: int = 0) -> str:
 
 def test_ngram_and_layer_skip_are_measured_once_and_a_second_run_adds_nothing(tmp_path: Path) -> None:
     out = tmp_path / "tiny.json"
-    arguments = ("--target", config(tmp_path / "m"), "--method", "ngram", "--method", "layer_skip", "-o", str(out), *SMALL)
+    arguments = (
+        "--target",
+        config(tmp_path / "m"),
+        "--method",
+        "ngram",
+        "--method",
+        "layer_skip",
+        "-o",
+        str(out),
+        *SMALL,
+    )
     said = run(*arguments, "--draft-option", "layers=2")
     assert "of roofline" in said
     setup, points, _ = read_points(tmp_path / "tiny.points.jsonl")
@@ -136,8 +146,8 @@ def test_what_cannot_be_measured_is_refused(tmp_path: Path, flags: tuple[str, ..
     given = [models.get(flag, flag) for flag in flags]
     usual = [("--budget", "1s"), ("--clock", "cpu"), ("--threads", "1")]
     more = [word for pair in usual if pair[0] not in given for word in pair]
-    said = run("--target", config(tmp_path / "m"), "--points", str(tmp_path / "p.jsonl"), "--device", "cpu", *more, *given,
-               code=2)  # fmt: skip
+    points = str(tmp_path / "p.jsonl")
+    said = run("--target", config(tmp_path / "m"), "--points", points, "--device", "cpu", *more, *given, code=2)
     assert re.search(message, said), said
 
 
@@ -153,7 +163,7 @@ def test_a_device_that_is_not_there_is_refused_with_those_that_are(wanted: str) 
         pytest.skip("there is one")
     if wanted == "cuda:99" and torch.cuda.is_available():
         pytest.skip("there is one")
-    with pytest.raises(ScenarioError, match="finds|is no device"):
+    with pytest.raises(ScenarioError, match=r"finds|is no device"):
         find_device(wanted)
 
 

@@ -170,7 +170,9 @@ def test_a_profile_is_read_back_as_it_was(profile: LatencyProfile) -> None:
         ({"holdout": 1}, "unknown key 'holdout'"),
     ],
 )
-def test_evidence_that_makes_no_sense_is_refused(profile: LatencyProfile, change: dict[str, object], message: str) -> None:
+def test_evidence_that_makes_no_sense_is_refused(
+    profile: LatencyProfile, change: dict[str, object], message: str
+) -> None:
     data = profile.to_dict()
     data["evidence"] = {**data["evidence"], **change}
     with pytest.raises(ProfileError, match=message):

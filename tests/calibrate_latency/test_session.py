@@ -41,6 +41,7 @@ def run(
 ) -> list[Point]:
     """Measure the target of a machine into `path`."""
     with PointFile(path, setup or make_setup()) as file:
+
         def progress(share: float, text: str) -> None:
             if killed_after is not None and len(file.points) >= killed_after:
                 raise Killed
@@ -127,7 +128,7 @@ def test_out_of_memory_shrinks_the_grid_and_says_so(tmp_path: Path) -> None:
 
 
 def test_a_device_that_holds_nothing_is_refused_with_a_way_out(tmp_path: Path) -> None:
-    with pytest.raises(SpecsimError, match="does not fit the memory of the device.*--layers"):
+    with pytest.raises(SpecsimError, match=r"does not fit the memory of the device.*--layers"):
         run(tmp_path / "p.jsonl", Machine(true_profile(), memory_tokens=3))
 
 
@@ -149,7 +150,9 @@ class Layered(Machine):
         work()
         assert self._current is not None
         point = self._current
-        whole = predicted_s(self.profile, replace(point, kind="body" if point.kind == "reference" else point.kind)) or 1e-4
+        whole = (
+            predicted_s(self.profile, replace(point, kind="body" if point.kind == "reference" else point.kind)) or 1e-4
+        )
         seconds = whole
         if point.layers:
             seconds = (whole - self.outside_s) * point.layers / 24 + self.outside_s
