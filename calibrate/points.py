@@ -23,18 +23,15 @@ __all__ = ["POINTS_VERSION", "Kind", "Point", "PointFile", "Role", "Setup", "rea
 
 POINTS_VERSION = 1
 
-Kind = Literal[
-    "body", "head", "sample", "accept", "lookup", "draft_round", "step", "whole", "reference", "copy", "matrix"
-]
+Kind = Literal["body", "head", "sample", "accept", "draft_round", "host", "whole", "reference", "copy", "matrix"]
 """What a point timed.
 
 body         all layers of one model over `parts`, without output head
 head         output head over `rows` rows of hidden states
 sample       drawing a token from each of `rows` rows of logits
 accept       accepting or rejecting the drafts of `parts` (drafts, 0) requests
-lookup       searching the text of each of `rows` requests for a continuation
 draft_round  a whole round of a drafter: `drafts` drafts for each of `parts`
-step         a whole step of the engine, host work included: `parts` verified, then `drafts` drafted for each
+host         a decode step of the reference engine without its passes: `parts` verified, up to `drafts` drafted for each
 whole        body and head of a model that fits, to check a composition from layers
 reference    the point that is measured again and again, so that drift of the machine shows
 copy         bytes moved by a copy, `bytes`
@@ -56,9 +53,11 @@ class Point:
     parts: tuple[tuple[int, int], ...] = ()
     """(tokens computed, tokens cached before them) of each request."""
     rows: int = 0
-    """Rows of logits, or requests of a lookup."""
+    """Rows of logits."""
     drafts: int = 0
     """Drafts made a request."""
+    method: str = ""
+    """How a host point drafts; empty: not at all."""
     amount: float = 0.0
     """Bytes or operations of a ceiling."""
     is_prefill: bool = False
@@ -93,7 +92,7 @@ class Point:
     def key(self) -> str:
         """What was measured, without the result: the same key, the same point."""
         parts = " ".join(f"{n}@{context}" for n, context in self.parts)
-        words = [self.kind, self.role, parts]
+        words = [self.kind, self.role, self.method, parts]
         words += [
             f"{name}={getattr(self, name)}" for name in ("rows", "drafts", "layers", "again") if getattr(self, name)
         ]
@@ -110,6 +109,8 @@ class Point:
         width = f"{min(tokens)}" if min(tokens) == max(tokens) else f"{min(tokens)}..{max(tokens)}"
         cached = f"{min(contexts)}" if min(contexts) == max(contexts) else f"{min(contexts)}..{max(contexts)}"
         what = "prefill" if self.is_prefill else "draft" if self.role == "draft" else "verify"
+        if self.kind == "host":
+            return f"host {self.method or 'without speculation'}, {len(self.parts)} requests"
         drafts = f", {self.drafts} drafts" if self.drafts else ""
         named = "" if self.kind == "body" else f"{self.kind} "
         return f"{named}{what} {len(self.parts)} x {width} @ {cached}{drafts}"

@@ -115,8 +115,6 @@ def fit_profile(
         covers=_covers(setup, points, method),
     )
     profile = replace(profile, **lines)  # type: ignore[arg-type]
-    if drafter is None or not drafter.looks_up:
-        profile = replace(profile, lookup_request_s=0.0)
     if drafter is not None and drafter.runs_model:
         profile = replace(
             profile,
@@ -127,7 +125,7 @@ def fit_profile(
         )
     if drafter is not None and drafter.verify_skip is not None and setup.shapes.get("target"):
         profile = replace(profile, verify_skip_share=_verify_skip(setup, drafter, options or {}))
-    profile = _with_host(profile, points)
+    profile = _with_host(profile, points, method)
     evidence = _evidence(profile, fits, points, setup, points_sha256)
     error = math.hypot(evidence.holdout_median / 0.6745, 0.0) if evidence.holdout_points else 0.05
     return FittedProfile(
@@ -189,15 +187,12 @@ def _with_sampling(
 
 
 def _host_lines(points: Sequence[Point]) -> dict[str, float]:
-    """Terms of accepting and looking up: a fixed part and one per request."""
+    """Terms of accepting: a fixed part and one per request."""
     accept = [(len(p.parts), p.seconds) for p in points if p.kind == "accept" and not p.is_holdout]
-    lookup = [(p.rows, p.seconds) for p in points if p.kind == "lookup" and not p.is_holdout]
-    found = {}
-    if accept:
-        found["speculation_host_s"], found["speculation_request_s"] = _line(accept)
-    if lookup:
-        found["lookup_request_s"] = float(np.median([seconds / requests for requests, seconds in lookup]))
-    return found
+    if not accept:
+        return {}
+    start, each = _line(accept)
+    return {"speculation_host_s": start, "speculation_request_s": each}
 
 
 def _line(rows: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -207,20 +202,35 @@ def _line(rows: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return float(start), float(slope)
 
 
-def _with_host(profile: LatencyProfile, points: Sequence[Point]) -> LatencyProfile:
-    """Host times from whole steps of the engine: what they take beyond their passes."""
-    rows = []
-    passes = replace(profile, host_s=0.0)
-    for point in points:
-        if point.kind == "step" and not point.is_holdout and not point.is_prefill:
-            rest = point.seconds - (predicted_s(passes, point) or 0.0)
-            rows.append((len(point.parts), rest, point.seconds))
-    if not rows:
+def _with_host(profile: LatencyProfile, points: Sequence[Point], method: str) -> LatencyProfile:
+    """Host times from steps of the engine: without speculation first, then what the method adds."""
+    plain = [p for p in points if p.kind == "host" and not p.method]
+    if not plain:
         return profile
-    requests, rests, seconds = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    profile = replace(profile, host_s=0.0, host_request_s=0.0)
+    start, each = _beyond(profile, plain)
+    profile = replace(profile, host_s=start, host_request_s=each)
+    own = [p for p in points if p.kind == "host" and p.method == method]
+    if not own:
+        return profile
+    start, each = _beyond(profile, own)
+    if profile.draft is None:
+        return replace(profile, speculation_host_s=profile.speculation_host_s + start, lookup_request_s=each)
+    return replace(
+        profile,
+        speculation_host_s=profile.speculation_host_s + start,
+        speculation_request_s=profile.speculation_request_s + each,
+    )
+
+
+def _beyond(profile: LatencyProfile, points: Sequence[Point]) -> tuple[float, float]:
+    """(seconds, seconds each request) that host points take beyond what the profile has already; at least 0."""
+    requests = np.array([len(p.parts) for p in points], dtype=float)
+    seconds = np.array([p.seconds for p in points])
+    rest = seconds - np.array([predicted_s(profile, p) or 0.0 for p in points])
     design = np.stack([np.ones_like(requests), requests], axis=1) / seconds[:, None]
-    found = nnls(design, rests / seconds)[0]
-    return replace(profile, host_s=float(found[0]), host_request_s=float(found[1]))
+    found = nnls(design, np.maximum(rest, 0.0) / seconds)[0]
+    return float(found[0]), float(found[1])
 
 
 def _verify_skip(setup: Setup, drafter: Any, options: Mapping[str, int]) -> float:
@@ -354,6 +364,6 @@ def _notes(setup: Setup, evidence: Evidence, profile: LatencyProfile, points: Se
         )
     if not any(point.is_prefill for point in points):
         notes.append("Prompt chunks were not measured: their attention is left out.")
-    if not profile.host_request_s:
+    if not any(point.kind == "host" for point in points):
         notes.append("Host time of a step was not measured beyond sampling.")
     return tuple(notes)

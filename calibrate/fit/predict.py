@@ -6,7 +6,7 @@ from __future__ import annotations
 from calibrate.points import Point
 from specsim.draft_passes import DraftPasses
 from specsim.errors import ProfileError
-from specsim.latency import StepCost, StepWork
+from specsim.latency import StepWork
 from specsim.passes import CompiledPass
 from specsim.profiles import LatencyProfile, PassCost
 
@@ -20,19 +20,17 @@ def predicted_s(profile: LatencyProfile, point: Point) -> float | None:
         return None if cost is None else _pass_s(cost, profile, point)
     requests = len(point.parts)
     if point.kind == "accept":
-        return profile.speculation_host_s + requests * profile.speculation_request_s
-    if point.kind == "lookup":
-        return point.rows * profile.lookup_request_s
+        return _spoken_s(profile, requests)
     if point.kind == "draft_round":
         return None if profile.draft is None else _draft_round_s(profile, point)
-    if point.kind == "step":
-        return StepCost(profile).step_s(step_work(point))
+    if point.kind == "host" and point.method in ("", profile.covers.get("method")):
+        return _host_s(profile, point)
     return None
 
 
 def step_work(point: Point) -> StepWork:
-    """The step that a point of kind step or draft_round describes: parts of prompts where `is_prefill`, else decoding
-    requests with their drafts."""
+    """The step that a point describes: parts of prompts where `is_prefill`, else decoding requests with their
+    drafts."""
     requests = len(point.parts)
     if point.is_prefill:
         return StepWork(
@@ -50,6 +48,22 @@ def step_work(point: Point) -> StepWork:
         next_num_spec_tokens=point.drafts,
         machinery=point.drafts > 0 or point.tokens > requests,
     )
+
+
+def _host_s(profile: LatencyProfile, point: Point) -> float:
+    """A decode step of the engine beyond its passes: scheduling, sampling, and what drafting adds on the host."""
+    requests = len(point.parts)
+    seconds = profile.host_s + requests * profile.host_request_s + point.rows * profile.target.sample_row_s
+    if not point.method:
+        return seconds
+    if profile.draft is None:
+        seconds += requests * profile.lookup_request_s
+        return seconds + (_spoken_s(profile, requests) if point.tokens > requests else 0.0)
+    return seconds + _spoken_s(profile, requests) + point.drafts * requests * profile.draft.sample_row_s
+
+
+def _spoken_s(profile: LatencyProfile, requests: int) -> float:
+    return profile.speculation_host_s + requests * profile.speculation_request_s
 
 
 def _pass_s(cost: PassCost, profile: LatencyProfile, point: Point) -> float:

@@ -8,15 +8,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from calibrate.drafters.draft_model import DraftModelDrafter
+from calibrate.drafters.layer_skip import LayerSkipDrafter
+from calibrate.drafters.ngram import NgramDrafter
+from calibrate.drafters.suffix import SuffixDrafter
 from calibrate.fit.assemble import architecture_of
 from calibrate.latency.ceilings import least_s, measured_ceilings
 from calibrate.latency.device import Device, is_out_of_memory
 from calibrate.latency.grid import Grid
+from calibrate.latency.host import host_points
 from calibrate.latency.passes import Passes
 from calibrate.latency.session import Measuring, Session
 from calibrate.latency.timing import Repeats
@@ -122,6 +129,7 @@ def measure(job: Job) -> tuple[Setup, list[Point]]:
         if draft is not None:
             grid = replace(job.grid, role="draft")
             _session(file, job, draft, grid, _DRAFT_SHARE, 0).measure(_rounds(job, drafter))
+        _host(file, job, model, draft)
         return setup, list(file.points)
 
 
@@ -287,6 +295,41 @@ def _session(file: PointFile, job: Job, model: FlatModel, grid: Grid, share: flo
                       temperature=job.temperature, seed=job.seed)  # fmt: skip
 
     return Session(how, make, grid, architecture_of(shape, built), layers=layers)
+
+
+def _host(file: PointFile, job: Job, model: FlatModel, draft: FlatModel | None) -> None:
+    """Host times of the reference engine, with every method of the job that it can run."""
+    makers: dict[str, Callable[[Callable[[FlatModel], FlatModel]], Any]] = {}
+    for method in job.methods:
+        if method == "ngram":
+            makers[method] = lambda wrap: NgramDrafter()
+        elif method == "suffix":
+            makers[method] = lambda wrap: SuffixDrafter()
+        elif method == "layer_skip" and draft is not None:
+            makers[method] = partial(_skipping, draft.num_layers)
+        elif method == "draft_model" and draft is not None:
+            makers[method] = partial(_drafting, draft)
+    found = host_points(
+        model,
+        job.device,
+        makers,
+        requests=sorted({1, max(1, job.grid.requests // 4), job.grid.requests}),
+        num_spec_tokens=max(1, job.grid.width - 1),
+        temperature=job.temperature,
+        seed=job.seed,
+        known={(p.method, len(p.parts)) for p in file.points if p.kind == "host"},
+    )
+    for point in found:
+        file.add(replace(point, utc=datetime.now(UTC).isoformat(timespec="seconds")))
+
+
+def _skipping(layers: int, wrap: Callable[[FlatModel], FlatModel]) -> LayerSkipDrafter:
+    """The target that it is started with is wrapped already."""
+    return LayerSkipDrafter(num_layers=layers)
+
+
+def _drafting(draft: FlatModel, wrap: Callable[[FlatModel], FlatModel]) -> DraftModelDrafter:
+    return DraftModelDrafter(wrap(draft), syncs_at_zero=True)
 
 
 def _accepting(job: Job) -> list[Point]:

@@ -70,6 +70,8 @@ def test_ngram_and_layer_skip_are_measured_once_and_a_second_run_adds_nothing(tm
     said = run(*arguments, "--draft-option", "layers=2")
     assert "of roofline" in said
     setup, points, _ = read_points(tmp_path / "tiny.points.jsonl")
+    hosts = {(p.method, len(p.parts)) for p in points if p.kind == "host"}
+    assert hosts == {(method, count) for method in ("", "ngram", "layer_skip") for count in (1, 4)}
     kinds = {(point.kind, point.role) for point in points}
     assert {("copy", "device"), ("matrix", "device"), ("body", "target"), ("head", "target"), ("sample", "target"),
             ("accept", "target"), ("body", "draft"), ("head", "draft"), ("draft_round", "draft")} <= kinds  # fmt: skip
@@ -84,6 +86,9 @@ def test_ngram_and_layer_skip_are_measured_once_and_a_second_run_adds_nothing(tm
     ngram = LatencyProfile.from_dict(json.loads((tmp_path / "tiny-ngram.json").read_text("utf-8")))
     assert (skip.draft_mode, ngram.draft_mode) == ("serial", "none")
     assert skip.target == ngram.target
+    assert skip.host_s > 0
+    assert skip.host_s == ngram.host_s
+    assert ngram.lookup_request_s > 0
     assert skip.covers["draft_layers"] == "2"
     assert skip.evidence is not None
     assert {"copy_bytes_per_s", "matrix_flops_per_s", "memory_bytes"} <= set(skip.evidence.ceilings)
