@@ -14,7 +14,8 @@ from specsim.profiles import LatencyProfile
 __all__ = ["POINTS_SUFFIX", "load_profile", "points_beside", "profile_names", "profile_path"]
 
 POINTS_SUFFIX = ".points.jsonl"
-"""A profile `x.json` was fitted to the points in `x.points.jsonl` beside it, or in the file named there."""
+"""A profile `x.json` was fitted to the points in `x.points.jsonl` beside it; `x-METHOD.json`, one of several methods
+that were measured together, to the same."""
 _LARGEST_BYTES = 4 << 20
 
 
@@ -68,5 +69,9 @@ def load_profile(name_or_path: str) -> LatencyProfile:
 def points_beside(name_or_path: str) -> Path | None:
     """The points file beside a profile's file, if there is one."""
     path = profile_path(name_or_path)
-    beside = path.with_name(path.stem + POINTS_SUFFIX)
-    return beside if beside.is_file() else None
+    method = load_profile(str(path)).covers.get("method", "")
+    for stem in (path.stem, path.stem.removesuffix(f"-{method}")):
+        beside = path.with_name(stem + POINTS_SUFFIX)
+        if beside.is_file():
+            return beside
+    return None

@@ -133,7 +133,7 @@ def fit_profile(
             profile,
             evidence=evidence,
             relative_error=max(_LEAST_ERROR, round(error, 4)),
-            sources=_sources(setup, evidence),
+            sources=_sources(setup, evidence, profile),
             notes=_notes(setup, evidence, profile, points),
         ),
         fits,
@@ -254,14 +254,16 @@ def _covers(setup: Setup, points: Sequence[Point], method: str) -> dict[str, str
         "engine": setup.engine,
         "clock": {"wall": "wall", "device": "device events", "cpu": "processor time"}.get(setup.clock, setup.clock),
     }
-    if setup.draft:
+    drafter = None if method == "none" else find_drafter(method)
+    runs_model = drafter is not None and drafter.runs_model
+    if setup.draft and runs_model:
         found |= {"draft": setup.draft, "draft_tp": str(setup.tp), "draft_weight_dtype": setup.dtype,
                   "draft_kv_dtype": setup.dtype}  # fmt: skip
     if setup.threads:
         found["threads"] = str(setup.threads)
     if dates:
         found["date"] = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
-    if setup.draft_layers:
+    if setup.draft_layers and runs_model:
         found["draft_layers"] = str(setup.draft_layers)
     return found | {name: text for name, text in setup.facts.items() if name not in (*found, "memory_bytes")}
 
@@ -269,7 +271,8 @@ def _covers(setup: Setup, points: Sequence[Point], method: str) -> dict[str, str
 def _evidence(
     profile: LatencyProfile, fits: Mapping[str, Fitted], points: Sequence[Point], setup: Setup, sha256: str
 ) -> Evidence:
-    timed = [p for p in points if p.kind not in ("copy", "matrix", "reference")]
+    own_method = ("", profile.covers.get("method"))
+    timed = [p for p in points if p.role in fits or (p.role == "engine" and p.method in own_method)]
     noises = [p.noise for p in timed if not math.isnan(p.noise)]
     errors = holdout_errors(profile, fits, points, setup)
     decode = [p for p in timed if p.parts and not p.is_prefill and p.kind in ("body", "whole") and p.role == "target"]
@@ -341,9 +344,9 @@ def _quantile(values: Sequence[float], share: float) -> float:
     return float(np.quantile(values, share)) if values else 0.0
 
 
-def _sources(setup: Setup, evidence: Evidence) -> dict[str, str]:
+def _sources(setup: Setup, evidence: Evidence, profile: LatencyProfile) -> dict[str, str]:
     how = f"fitted to {evidence.points} points measured with {setup.engine} on {setup.device}"
-    return {"target": how, "draft": how, "host": how} if setup.draft else {"target": how, "host": how}
+    return {"target": how, "draft": how, "host": how} if profile.draft else {"target": how, "host": how}
 
 
 def _notes(setup: Setup, evidence: Evidence, profile: LatencyProfile, points: Sequence[Point]) -> tuple[str, ...]:

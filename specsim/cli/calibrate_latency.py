@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -155,8 +155,6 @@ def _measured(values: dict[str, Any], methods: tuple[str, ...]) -> Any:
     )
     if not sys.stderr.isatty():
         return measure(job)
-    from dataclasses import replace
-
     from rich.console import Console
     from rich.progress import Progress
 
@@ -186,7 +184,8 @@ def _model(given: str, flag: str) -> Model:
         shape = model(str(path / "config.json" if path.is_dir() else path))
         name = named_like(shape) or (Path(given).name if path.is_dir() else path.parent.name) or shape.name
         has_tokenizer = path.is_dir() and any((path / file).exists() for file in ("tokenizer.json", "tokenizer.model"))
-        return Model(name, path, asdict(shape), has_tokenizer)
+        # the path of the file is of no use to whoever reads the points elsewhere
+        return Model(name, path, asdict(replace(shape, name=name, source="its own config.json")), has_tokenizer)
     known = known_model(given)
     if known is None:
         raise ScenarioError(f"{flag} {given}: neither a file nor a name of the catalogue; see specsim model list")

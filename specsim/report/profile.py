@@ -17,7 +17,7 @@ __all__ = ["comparison_text", "errors_at", "profile_text"]
 
 _STEP_TERMS = ("host_s", "host_request_s", "speculation_host_s", "speculation_request_s", "loaded_host_s",
                "loaded_request_s", "lookup_request_s", "mixed_s", "uncaptured_s", "switch_s")  # fmt: skip
-_PLOTTED = ("body", "head", "whole", "draft_round", "host", "accept")
+_PLOTTED = ("body", "head", "whole", "draft_round", "host")
 _ROWS, _COLUMNS = 11, 72
 _MOST_POINTS = 24
 _UNKNOWN_RATIO = 100.0
