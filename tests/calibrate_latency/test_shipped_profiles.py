@@ -1,4 +1,4 @@
-"""The profiles that ship with specsim: they follow from their points, hold where they were not fitted, and are usable."""
+"""The profiles that ship with specsim: they follow from their points, hold at points not fitted, and are usable."""
 
 from __future__ import annotations
 
