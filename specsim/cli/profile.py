@@ -88,7 +88,10 @@ def _summary(item: LatencyProfile) -> dict[str, Any]:
 def show(
     name: str, points: str | None, full: bool, out: str | None, force: bool, db: str | None, as_json: bool
 ) -> None:
-    """Show terms with intervals, hold-out error, and measured points against the fit."""
+    """Show a profile and the points it rests on.
+
+    Terms with intervals, the error at held-out points, and every measured point against the fit.
+    """
     from specsim.report.files import check_file
     from specsim.report.profile import profile_text
 
@@ -124,7 +127,10 @@ def compare(a: str, b: str, context: int, db: str | None) -> None:
 @click.option("--force", is_flag=True, help="Replace the file of -o.")
 @_db_option
 def export(name: str, out: str, force: bool, db: str | None) -> None:
-    """Write a shipped or stored profile to a file, for --profile or another machine."""
+    """Write a shipped or stored profile to a file.
+
+    For --profile, or for another machine.
+    """
     from specsim.cli.calibrate_fit import write_profile
     from specsim.report.files import check_file
 
@@ -147,7 +153,9 @@ def export(name: str, out: str, force: bool, db: str | None) -> None:
 @click.option("--force", is_flag=True, help="Replace the file of -o.")
 @_db_option
 def import_profile(file: str, out: str | None, force: bool, db: str | None, **values: Any) -> None:
-    """Store a profile of a file, or fit one to the output of vllm bench forward.
+    """Store a profile of a file, or one of a benchmark.
+
+    What vllm bench forward --output-json writes is fitted first.
 
     \b
         specsim profile import from-the-gpu-box.json

@@ -98,7 +98,7 @@ def test_the_wheel_holds_the_packages_and_their_data_only(wheel: Path) -> None:
         path.relative_to(ROOT).as_posix()
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
-        if path.suffix in (".py", ".toml", ".csv", ".typed", ".css")
+        if path.suffix in (".py", ".toml", ".csv", ".typed", ".css", ".json", ".jsonl")
     }
     assert packed == wanted
 
