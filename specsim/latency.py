@@ -71,6 +71,10 @@ class StepCost:
     counts.
     """
 
+    by_law = True
+    """Whether seconds follow from the terms of the profile. Where they do not, each step must be asked for, in order,
+    and a replica that walks steps by their terms must not be used."""
+
     def __init__(self, profile: LatencyProfile, trees: Sequence[Tree] = ()) -> None:
         self.profile = profile
         self.trees = tuple(trees)

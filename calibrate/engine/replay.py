@@ -42,6 +42,8 @@ class MeasuredSteps(StepCost):
     costs what the most similar step did, and is counted in `unmatched`.
     """
 
+    by_law = False
+
     def __init__(self, served: Served, profile: LatencyProfile) -> None:
         """`profile`: what policies are told of costs, and what says how the drafter behaves at k = 0."""
         super().__init__(profile)

@@ -61,7 +61,8 @@ def simulate(
         concurrency: requests kept in flight (closed loop) instead of arrival times.
         disaggregation: prefill and decode replicas, instead of `replicas` that do both.
         warmup_share: share of requests at the start whose steps and statistics do not count.
-        plain: walk request by request (the oracle) instead of the fast path; same result, slower.
+        plain: walk request by request (the oracle) instead of the fast path; same result, slower. So does a cost that
+            follows no law.
         observers: told of every step and request while the run goes; same result.
 
     Raises:
@@ -124,7 +125,8 @@ class _Setup:
 
 def _one_fleet(setup: _Setup, replicas: int) -> None:
     """Replicas that compute prompts and decode."""
-    make, machinery = PlainReplica if setup.plain else FastReplica, setup.policy.kind != "off"
+    make = PlainReplica if setup.plain or not setup.cost.by_law else FastReplica
+    machinery = setup.policy.kind != "off"
     fleet: list[Replica] = [
         make(
             index, setup.workload, setup.limits, make_policy(setup.policy, setup.view), setup.cost, machinery,
@@ -159,7 +161,9 @@ def _two_pools(setup: _Setup, plan: Disaggregation) -> tuple[Recorder, Recorder,
     too_long = never_fits(trace.prompt_tokens, trace.output_tokens, after, setup.policy.num_spec_tokens)
     refused = frozenset(np.flatnonzero(too_long).tolist())
     machinery = setup.policy.kind != "off"
-    make_first, make_second = (PlainPrefill, PlainDecode) if setup.plain else (FastPrefill, FastDecode)
+    make_first, make_second = (
+        (PlainPrefill, PlainDecode) if setup.plain or not cost.by_law else (FastPrefill, FastDecode)
+    )
     bells = _Bells(setup.env, p), _Bells(setup.env, plan.decode_replicas)
     handover = Handover(
         setup.env, plan, setup.limits, rows, columns, (bells[0].ring, bells[1].ring),
