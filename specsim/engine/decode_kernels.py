@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from specsim.compiled import kernel
 
 __all__ = [
@@ -53,7 +55,7 @@ _ANY = 127
 def _proposed(sums, row, luck, k):  # type: ignore[no-untyped-def]
     """Drafts of the next round of a request: k, what the drafter has, and what the model's length leaves."""
     at = row[AT]
-    return min(k, luck[at, 1], sums[LENGTH] - 2 - at - row[OFFSET])
+    return min(k, np.int64(luck[at, 1]), sums[LENGTH] - 2 - at - row[OFFSET])
 
 
 @kernel
@@ -193,7 +195,7 @@ def _walk(sums, rows, notes, luck, served, next_k, is_cut, trims):  # type: igno
             room += more * block
             if trims:
                 drafts = notes[VERIFIED, r]
-            gain = 1 if stale else min(luck[at, 0], drafts + 1)
+            gain = 1 if stale else min(np.int64(luck[at, 0]), drafts + 1)
             notes[EMITTED, r] = gain
             gained += gain
             at += gain
@@ -201,7 +203,7 @@ def _walk(sums, rows, notes, luck, served, next_k, is_cut, trims):  # type: igno
                 notes[FINISHED, finished], notes[TAKEN, finished] = rows[r, REQUEST], blocks
                 finished += 1
                 continue
-            drafts = min(next_k, luck[at, 1], length - 2 - at - offset)
+            drafts = min(next_k, np.int64(luck[at, 1]), length - 2 - at - offset)
             if spoils:
                 stale = 1
         context = at + offset
