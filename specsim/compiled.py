@@ -7,18 +7,48 @@ constants they use, share a file.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+import numba
 from numba import njit
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
 __all__ = ["kernel"]
 
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function compiled at its first call; divisions and bounds are not checked, as in C."""
-    try:
-        compiled: Callable[..., Any] = njit(cache=True, error_model="numpy")(function)
-    except RuntimeError:  # neither the package's folder nor the user's cache folder can be written
-        compiled = njit(error_model="numpy")(function)
+    compiled: Callable[..., Any] = njit(error_model="numpy")(function)
+    if compiled is not function:  # with NUMBA_DISABLE_JIT it is
+        with suppress(RuntimeError):  # neither the package's folder nor the user's cache folder can be written
+            compiled._cache = _Cache(function)  # type: ignore[attr-defined]
     return compiled
+
+
+class _Files(CompileResultCacheImpl):  # type: ignore[misc]
+    def get_filename_base(self, fullname: str, abiflags: str) -> str:
+        """A name for each content of the source: numba writes its index before the code that it names, and whoever
+        reads in between would run the code of an older source under the same name."""
+        stamp = repr((self.locator.get_source_stamp(), numba.__version__))
+        return f"{super().get_filename_base(fullname, abiflags)}-{hashlib.sha256(stamp.encode()).hexdigest()[:12]}"
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]
+    """A cache that costs a compilation where it cannot be used, and never the run."""
+
+    _impl_class = _Files
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # unpickling what is damaged raises anything
+            with suppress(OSError):
+                self.flush()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        with suppress(OSError):  # a full disk, or a folder that can no longer be written
+            super().save_overload(sig, data)
