@@ -144,9 +144,14 @@ class SuffixDrafter:
 
     def release(self, request: int, finished: Sequence[int] | None) -> None:
         self._own.pop(request, None)
-        if finished is None or not self._max_responses:
+        if finished is not None:
+            self.learn(request, finished[self._prompt_tokens.pop(request, len(finished)) :])
+
+    def learn(self, request: int, response: Sequence[int]) -> None:
+        """Count a past response, as when its request had finished here."""
+        if not self._max_responses:
             return
-        response = list(finished[self._prompt_tokens.pop(request, len(finished)) :])
+        response = list(response)
         self._past.extend(response, 0)
         self._responses[request] = response
         if len(self._responses) > self._max_responses:

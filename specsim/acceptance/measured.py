@@ -6,10 +6,16 @@ many drafts as were measured (bonus included, so 1 = nothing matched). Optionall
 how many drafts a lookup had to propose there.
 `prompt_tokens` and `output_tokens` are for readers: outputs of two drafters may end at different places, so that each
 list has its own length.
+
+A drafter whose rounds depend on those before them has `<drafter>_rounds` instead: `{"k": [tokens of each round], ...}`
+for each k that was run, and optionally `<drafter>_rounds_drafts`, drafts proposed alike. Runs are then taken from the
+rounds at the largest k, and are what is left of a round at the positions inside it: exact at that k, and at a smaller
+k as far as what is cut off a run is found again.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import math
@@ -24,9 +30,10 @@ import numpy as np
 from specsim.acceptance.base import MAX_SPEC_TOKENS, request_offsets, round_starts
 from specsim.errors import ProfileError, nearest
 
-__all__ = ["DRAFTS_SUFFIX", "Measured", "drafters_in", "lengths_by_k", "read_measured"]
+__all__ = ["DRAFTS_SUFFIX", "ROUNDS_SUFFIX", "Measured", "drafters_in", "lengths_by_k", "read_measured"]
 
 DRAFTS_SUFFIX = "_drafts"
+ROUNDS_SUFFIX = "_rounds"
 _KEYS = ("request", "task", "prompt_tokens", "output_tokens")
 
 
@@ -41,6 +48,10 @@ class Measured:
     tasks: tuple[str, ...]
     """Content class of each request, empty where the file gives none."""
     name: str
+    rounds: dict[int, tuple[np.ndarray, ...]] | None = None
+    """k -> int8 arrays, one a request: tokens of each round, where the file has rounds instead of positions."""
+    round_drafts: dict[int, tuple[np.ndarray, ...]] | None = None
+    """Drafts of each round, alike."""
 
     @property
     def max_spec_tokens(self) -> int:
@@ -78,8 +89,22 @@ class Measured:
             raise ProfileError(
                 f"{self.name}: no measured request of task '{task}'; tasks there: {', '.join(there) or '-'}"
             )
-        drafts = None if self.drafts is None else tuple(self.drafts[i] for i in kept)
-        return Measured(tuple(self.runs[i] for i in kept), drafts, (task,) * len(kept), f"{self.name}, {task}")
+        return dataclasses.replace(self.of_requests(kept), name=f"{self.name}, {task}")
+
+    def of_requests(self, kept: Sequence[int]) -> Measured:
+        """Only the requests at these places, in their order."""
+
+        def some(rounds: dict[int, tuple[np.ndarray, ...]] | None) -> dict[int, tuple[np.ndarray, ...]] | None:
+            return None if rounds is None else {k: tuple(values[i] for i in kept) for k, values in rounds.items()}
+
+        return Measured(
+            tuple(self.runs[i] for i in kept),
+            None if self.drafts is None else tuple(self.drafts[i] for i in kept),
+            tuple(self.tasks[i] for i in kept),
+            self.name,
+            some(self.rounds),
+            some(self.round_drafts),
+        )
 
 
 def lengths_by_k(runs: Sequence[np.ndarray], most: int) -> list[float]:
@@ -99,23 +124,46 @@ def read_measured(path: str | Path, *, drafter: str, task: str | None = None) ->
     runs: list[np.ndarray] = []
     drafts: list[np.ndarray] = []
     tasks: list[str] = []
-    if drafter in _KEYS or drafter.endswith(DRAFTS_SUFFIX):
+    rounds: list[dict[int, np.ndarray]] = []
+    round_drafts: list[dict[int, np.ndarray]] = []
+    if drafter in _KEYS or drafter.endswith((DRAFTS_SUFFIX, ROUNDS_SUFFIX)):
         raise ProfileError(
             f"drafter '{drafter}' is a key of the file format; those there: {_names(drafters_in(place))}"
         )
     for where, row in _rows(place):
         _check_counts(row, where)
-        runs.append(_run(row, drafter, where))
         tasks.append(_task(row, where))
-        if drafter + DRAFTS_SUFFIX in row:
-            drafts.append(_drafts(row, drafter, runs[-1], where))
+        if drafter not in row and drafter + ROUNDS_SUFFIX in row:
+            rounds.append(_rounds(row, drafter, where))
+            run, own = rounds[-1][max(rounds[-1])], None
+            if drafter + ROUNDS_SUFFIX + DRAFTS_SUFFIX in row:
+                round_drafts.append(_round_drafts(row, drafter, rounds[-1], where))
+                own = round_drafts[-1][max(rounds[-1])]
+            runs.append(_within(run - 1, run))
+            if own is not None:
+                drafts.append(_within(own, run))
+        else:
+            runs.append(_run(row, drafter, where))
+            if drafter + DRAFTS_SUFFIX in row:
+                drafts.append(_drafts(row, drafter, runs[-1], where))
+        if len(rounds) not in (0, len(runs)) or (rounds and rounds[0].keys() != rounds[-1].keys()):
+            raise ProfileError(
+                f"{where}: '{drafter}{ROUNDS_SUFFIX}' must have the same values of k in every request, or be in none"
+            )
         if len(drafts) not in (0, len(runs)):
             raise ProfileError(
                 f"{where}: '{drafter}{DRAFTS_SUFFIX}' is there in some requests only; give it in all or in none"
             )
     if not runs:
         raise ProfileError(f"{place}: no measured request; the file is empty")
-    found = Measured(tuple(runs), tuple(drafts) or None, tuple(tasks), f"measured {drafter} in {place.name}")
+    found = Measured(
+        tuple(runs),
+        tuple(drafts) or None,
+        tuple(tasks),
+        f"measured {drafter} in {place.name}",
+        _by_k(rounds),
+        _by_k(round_drafts),
+    )
     return found if task is None else found.of_task(task)
 
 
@@ -172,7 +220,8 @@ def _once(pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
 
 
 def _drafters(row: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(key for key in row if key not in _KEYS and not key.endswith(DRAFTS_SUFFIX))
+    names = (key for key in row if key not in _KEYS and not key.endswith(DRAFTS_SUFFIX))
+    return tuple(dict.fromkeys(name.removesuffix(ROUNDS_SUFFIX) for name in names))
 
 
 def _names(drafters: Sequence[str]) -> str:
@@ -215,6 +264,50 @@ def _drafts(row: dict[str, Any], drafter: str, run: np.ndarray, where: str) -> n
             f"proposed"
         )
     return found
+
+
+def _rounds(row: dict[str, Any], drafter: str, where: str) -> dict[int, np.ndarray]:
+    """k -> tokens of each round."""
+    key = drafter + ROUNDS_SUFFIX
+    given = row[key]
+    if not isinstance(given, dict) or not given:
+        raise ProfileError(f"{where}: '{key}' must be an object with the rounds of each k, got {given!r:.40}")
+    found = {}
+    for word, values in given.items():
+        if not (word.isascii() and word.isdigit() and 1 <= int(word) <= MAX_SPEC_TOKENS):
+            raise ProfileError(f"{where}: '{key}' has the k {word!r}; give whole numbers 1..{MAX_SPEC_TOKENS}")
+        most = int(word) + 1
+        tokens = _whole(values, f"{key} {word}", 1, most, "tokens of a round, bonus included", where)
+        found[int(word)] = np.asarray(tokens, dtype=np.int8)
+    return found
+
+
+def _round_drafts(
+    row: dict[str, Any], drafter: str, rounds: dict[int, np.ndarray], where: str
+) -> dict[int, np.ndarray]:
+    key = drafter + ROUNDS_SUFFIX + DRAFTS_SUFFIX
+    given = row[key]
+    if not isinstance(given, dict) or {str(k) for k in rounds} != set(given):
+        raise ProfileError(f"{where}: '{key}' must have the values of k that '{drafter}{ROUNDS_SUFFIX}' has")
+    found = {}
+    for k, tokens in rounds.items():
+        values = _whole(given[str(k)], f"{key} {k}", 0, k, "drafts of a round", where)
+        if len(values) != len(tokens):
+            raise ProfileError(f"{where}: '{key}' has {len(values)} rounds at k={k}, and there are {len(tokens)}")
+        found[k] = np.asarray(values, dtype=np.int8)
+        if np.any(found[k] < tokens - 1):
+            raise ProfileError(f"{where}: '{key}' has a round at k={k} with fewer drafts than were accepted")
+    return found
+
+
+def _within(values: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """What is left at each position of a round of what there was at its start, one value less with each token."""
+    inside = np.arange(int(tokens.sum(dtype=np.int64))) - np.repeat(np.cumsum(tokens, dtype=np.int64) - tokens, tokens)
+    return np.maximum(np.repeat(values, tokens) - inside, 0).astype(np.int8)
+
+
+def _by_k(requests: Sequence[dict[int, np.ndarray]]) -> dict[int, tuple[np.ndarray, ...]] | None:
+    return {k: tuple(rounds[k] for rounds in requests) for k in sorted(requests[0])} if requests else None
 
 
 def _whole(values: Any, key: str, low: int, high: int, what: str, where: str) -> list[int]:

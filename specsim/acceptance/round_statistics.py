@@ -12,7 +12,7 @@ import numpy as np
 
 from specsim.acceptance.base import round_starts
 
-__all__ = ["RoundStatistics", "round_statistics"]
+__all__ = ["RoundStatistics", "gains_autocorrelation", "round_statistics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ def round_statistics(run: np.ndarray, offsets: np.ndarray, num_spec_tokens: int)
         length=float(tokens.sum() / rounds.sum()),
         request_length=float(own.mean()),
         spread=float(own.std()),
-        autocorrelation=_autocorrelation(gain, owner, n),
+        autocorrelation=gains_autocorrelation(gain, owner, n),
         p99_rounds=float(np.percentile(rounds, 99)),
     )
 
 
-def _autocorrelation(gain: np.ndarray, owner: np.ndarray, n: int) -> float:
+def gains_autocorrelation(gain: np.ndarray, owner: np.ndarray, n: int) -> float:
     """Correlation of each round with the next one of its request, mean over requests with at least two such pairs whose
     rounds are not all alike."""
     first = np.flatnonzero(owner[:-1] == owner[1:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from specsim.cli.calibrate_acceptance import acceptance
 from specsim.cli.calibrate_fit import fit
 from specsim.cli.calibrate_latency import latency
 
@@ -14,9 +15,11 @@ __all__ = ["calibrate"]
 def calibrate() -> None:
     """Measure on this machine, and fit what was measured.
 
-    The result is a profile file for --profile of plan, crossover and simulate.
+    latency and fit give a profile file for --profile of plan, crossover and simulate, acceptance a file of measured
+    requests for their --acceptance-file.
     """
 
 
 calibrate.add_command(latency)
 calibrate.add_command(fit)
+calibrate.add_command(acceptance)

@@ -250,7 +250,7 @@ def held_out(
 
 
 def _judge(job: _Job) -> dict[str, np.ndarray]:
-    half, other = _part(job.requests, job.fitted), _part(job.requests, ~job.fitted)
+    half, other = (job.requests.of_requests(np.flatnonzero(chosen).tolist()) for chosen in (job.fitted, ~job.fitted))
     outputs = np.array([len(run) for run in other.runs])
     found = {"measured": _figures(other.runs, job.ks), "fitted": _figures(half.runs, job.ks)}
     for name, fit in MODELS.items():
@@ -259,14 +259,6 @@ def _judge(job: _Job) -> dict[str, np.ndarray]:
             [_simulated(model, outputs, job.ks, job.seed, n * len(outputs)) for n in range(job.replications)]
         )
     return found
-
-
-def _part(requests: Measured, chosen: np.ndarray) -> Measured:
-    kept = np.flatnonzero(chosen).tolist()
-    drafts = None if requests.drafts is None else tuple(requests.drafts[i] for i in kept)
-    return Measured(
-        tuple(requests.runs[i] for i in kept), drafts, tuple(requests.tasks[i] for i in kept), requests.name
-    )
 
 
 def _figures(runs: Sequence[np.ndarray], ks: Sequence[int]) -> np.ndarray:

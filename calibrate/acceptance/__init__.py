@@ -1,0 +1,1 @@
+"""Acceptance of real drafters on real prompts: read prompts, let the target write, draft, and keep what matched."""

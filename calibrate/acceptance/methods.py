@@ -1,0 +1,117 @@
+"""Methods whose acceptance can be measured: how each drafts in rounds, and at known positions where that is the same.
+
+By position: the drafts depend on nothing but the text, and fewer drafts are the first of more. Else by round, one run
+for every k: suffix decoding weighs how far each match carries, so that its drafts for k = 1 are not the first of those
+for k = 5, and it remembers what it answered before; at a temperature the text itself depends on the draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from calibrate.acceptance.positions import ChainPositions, NgramPositions, Runs
+from calibrate.drafters import Drafter
+from calibrate.drafters.draft_model import DraftModelDrafter
+from calibrate.drafters.layer_skip import LayerSkipDrafter
+from calibrate.drafters.ngram import NgramDrafter
+from calibrate.drafters.suffix import SuffixDrafter
+from calibrate.models import FlatModel
+from specsim.errors import ScenarioError, nearest
+
+__all__ = ["METHODS", "Method", "Positions", "build_method"]
+
+
+class Positions(Protocol):
+    """Drafts against a known text."""
+
+    def runs(self, prompt: Sequence[int], output: Sequence[int], most: int) -> Runs:
+        """What rounds with at most `most` drafts would match at every output position."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method with its options, ready to be run."""
+
+    name: str
+    options: Mapping[str, float]
+    """Every option with the value that it has."""
+    drafter: Callable[[], Drafter]
+    """A fresh drafter for rounds."""
+    positions: Callable[[int], Positions] | None
+    """For texts of at most so many tokens; None: only rounds are true."""
+    looks_up: bool
+    """Whether it often proposes less than it is asked for."""
+    remembers: bool = False
+    """Whether past requests change its drafts, so that requests run one after another."""
+
+
+_DEFAULTS: dict[str, dict[str, float]] = {
+    "draft_model": {},
+    "ngram": {"min_tokens": 5, "max_tokens": 5},
+    "suffix": {"depth": 24, "max_responses": 10_000, "factor": 1.0, "min_probability": 0.1},
+    "layer_skip": {"layers": 0},
+}
+METHODS: tuple[str, ...] = tuple(_DEFAULTS)
+"""What can be measured."""
+
+
+def build_method(name: str, target: FlatModel, draft: FlatModel | None, options: Mapping[str, float]) -> Method:
+    """A method by its name.
+
+    Args:
+        draft: the draft model, for those that need one.
+        options: those of this method that differ from their defaults.
+
+    Raises:
+        ScenarioError: not among `METHODS`, an option that it does not have, or a draft model missing.
+    """
+    if name not in METHODS:
+        raise ScenarioError(
+            f"the acceptance of '{name}' cannot be measured{nearest(name, METHODS)}; there are {', '.join(METHODS)}"
+        )
+    values = dict(_DEFAULTS[name])
+    for key, value in options.items():
+        if key not in values:
+            there = ", ".join(values) or "none"
+            raise ScenarioError(f"{name} has no option '{key}'{nearest(key, values)}; its options: {there}")
+        values[key] = value
+    whole = {key: int(value) for key, value in values.items()}
+    if name == "draft_model":
+        if draft is None:
+            raise ScenarioError("draft_model needs a draft model; give one with --draft")
+        model = draft
+        return Method(name, values, lambda: DraftModelDrafter(model), lambda n: ChainPositions(model, longest=n), False)
+    if name == "layer_skip":
+        layers = whole["layers"] or target.num_layers // 2
+        short = target.first_layers(layers)
+        return Method(
+            name,
+            {"layers": layers},
+            lambda: LayerSkipDrafter(num_layers=layers),
+            lambda n: ChainPositions(short, longest=n),
+            False,
+        )
+    if name == "ngram":
+        low, high = whole["min_tokens"], whole["max_tokens"]
+        NgramDrafter(min_tokens=low, max_tokens=high)
+        return Method(
+            name,
+            values,
+            lambda: NgramDrafter(min_tokens=low, max_tokens=high),
+            lambda n: NgramPositions(min_tokens=low, max_tokens=high),
+            True,
+        )
+
+    def suffix() -> Drafter:
+        return SuffixDrafter(
+            depth=whole["depth"],
+            max_responses=whole["max_responses"],
+            factor=values["factor"],
+            min_probability=values["min_probability"],
+        )
+
+    suffix()
+    return Method(name, values, suffix, None, True, remembers=True)

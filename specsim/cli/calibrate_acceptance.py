@@ -1,0 +1,262 @@
+"""`specsim calibrate acceptance`: what real drafters get accepted by a real target on your prompts."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import sys
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from calibrate.acceptance.job import AcceptanceJob
+
+__all__ = ["acceptance"]
+
+_FORMAT = 1
+_SUFFIXES = (".jsonl", ".gz")
+
+
+@click.command(short_help="Measure what real drafters get accepted on your prompts.")
+@click.option("--target", required=True, metavar="MODEL", help="Hugging Face directory or GGUF file, with weights.")
+@click.option("--prompts", required=True, metavar="FILE.jsonl", help="Prompts, one JSON object a line; plain or .gz.")
+@click.option("--draft", metavar="MODEL", help="Draft model of method draft_model, of the target's vocabulary.")
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    metavar="NAME",
+    help="draft_model, ngram, suffix or layer_skip; may be repeated.  [default: ngram, or draft_model]",
+)
+@click.option(
+    "--draft-option", multiple=True, metavar="[METHOD.]NAME=N", help="An option of a method, e.g. layer_skip.layers=20."
+)
+@click.option("--k", "ks", default="1,3,5,10", show_default=True, metavar="K[,K...]", help="Drafts a round.")
+@click.option(
+    "--k-max",
+    type=click.IntRange(1, 64),
+    default=20,
+    show_default=True,
+    help="Most drafts where every position is measured.",
+)
+@click.option("--temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0: greedy.")
+@click.option("--top-k", type=click.IntRange(min=1), metavar="N", help="Keep the N likeliest tokens.  [default: all]")
+@click.option(
+    "--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True, help="Then this mass."
+)
+@click.option(
+    "--draft-sampling",
+    type=click.Choice(["greedy", "probabilistic"]),
+    default="greedy",
+    show_default=True,
+    help="How drafts are drawn at a temperature.",
+)
+@click.option(
+    "--max-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="Of rows that do not say."
+)
+@click.option("--no-chat-template", is_flag=True, help="Take 'prompt' as it is, not as a user's message.")
+@click.option("--wanted-interval", type=click.FloatRange(0, 1, min_open=True), default=0.05, show_default=True,
+              metavar="SHARE", help="Half width of the 95 % interval: say how many prompts it needs.")  # fmt: skip
+@click.option("--batch", type=click.IntRange(1, 1024), default=8, show_default=True, help="Requests at a time.")
+@click.option("--device", default="auto", show_default=True, help="cuda, cuda:1, mps or cpu.")
+@click.option("--dtype", type=click.Choice(["fp32", "bf16", "fp16"]), help="[default: bf16, on a CPU fp32]")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads of --device cpu.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of sampling.")
+@click.option("--strict", is_flag=True, help="Refuse the first row of the prompts that cannot be used.")
+@click.option("-o", "--out", required=True, metavar="FILE.jsonl[.gz]", help="File of measured requests to write.")
+@click.option("--force", is_flag=True, help="Replace the file of -o.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON instead of text.")
+def acceptance(**values: Any) -> None:
+    """Measure what real drafters get accepted on your prompts.
+
+    The target writes an answer to each prompt, drafters draft, and the file of -o says for every output position what a
+    round there would emit (at a temperature, and for suffix: what the rounds emitted). It is for --acceptance-file of
+    plan, simulate and crossover. A run that was stopped goes on when it is started again.
+
+    \b
+        specsim calibrate acceptance --target SmolLM2-135M/ --prompts prompts.jsonl --method ngram -o mine.jsonl.gz
+        specsim plan --trace prod.jsonl --method ngram --acceptance-file mine.jsonl.gz
+    """
+    from specsim.acceptance import read_measured
+    from specsim.acceptance.measured_summary import summary_of
+    from specsim.cli.scenario_options import parse_whole_numbers, refuse_doubles
+    from specsim.errors import ScenarioError
+    from specsim.report.files import check_file
+    from specsim.report.measured_acceptance import measured_acceptance_text
+
+    ks = parse_whole_numbers(values["ks"], "--k", low=1)
+    refuse_doubles(ks, "--k")
+    if max(ks) > 64:
+        raise ScenarioError(f"--k must be at most 64, got {max(ks)}")
+    check_file("-o", values["out"], _SUFFIXES, force=values["force"])
+    for needed in ("torch", "transformers"):
+        if find_spec(needed) is None:
+            raise ScenarioError(f"measuring needs {needed}: pip install 'specsim[calibrate]'")
+    job = _measured(values, tuple(sorted(ks)))
+    wanted = values["wanted_interval"]
+    summaries = [
+        summary_of(
+            read_measured(values["out"], drafter=method.name), tuple(sorted(ks)), wanted_interval=wanted,
+            seed=values["seed"],
+        )
+        for method in job.methods
+    ]  # fmt: skip
+    if values["as_json"]:
+        click.echo(json.dumps({"file": values["out"], "drafters": [asdict(summary) for summary in summaries]}))
+    else:
+        click.echo(measured_acceptance_text(summaries, wanted_interval=wanted, color=sys.stdout.isatty()), nl=False)
+
+
+def _measured(values: dict[str, Any], ks: tuple[int, ...]) -> AcceptanceJob:
+    """Load, measure what is left, and write the file."""
+    from calibrate.acceptance.job import measure_acceptance, rows
+    from calibrate.acceptance.journal import Journal
+
+    job, asked = _job(values, ks)
+    with Journal(Path(values["out"] + ".unfinished"), asked) as journal:
+        if journal.done:
+            click.echo(f"{journal.path}: going on where it stopped, {len(journal.done)} pieces are there", err=True)
+        _run(job, lambda job: measure_acceptance(job, journal))
+        _write(values["out"], rows(job, journal))
+    journal.path.unlink()
+    return job
+
+
+def _job(values: dict[str, Any], ks: tuple[int, ...]) -> tuple[AcceptanceJob, dict[str, Any]]:
+    """The measurement, and all that a continued one must have in common with it."""
+    import torch
+
+    from calibrate.acceptance.job import AcceptanceJob
+    from calibrate.acceptance.methods import build_method
+    from calibrate.acceptance.prompts import lines_of, read_prompts
+    from calibrate.acceptance.vocabulary import check_vocabulary, find_tokenizer, stop_tokens
+    from calibrate.engine.verify import Sampling
+    from specsim.drafters import drafter
+    from specsim.errors import ScenarioError
+
+    names = tuple(dict.fromkeys(drafter(name).name for name in values["methods"]))
+    names = names or (("draft_model",) if values["draft"] else ("ngram",))
+    if values["draft"] and "draft_model" not in names:
+        raise ScenarioError(f"--draft is for method draft_model, and --method says {', '.join(names)}; leave one out")
+    if values["threads"]:
+        torch.set_num_threads(values["threads"])
+    target, draft = _model(values, "target"), _model(values, "draft") if values["draft"] else None
+    options = _options(values["draft_option"], names)
+    methods = [build_method(name, target, draft, options[name]) for name in names]
+    tokenizer = find_tokenizer(values["target"])
+    if draft is not None:
+        check_vocabulary(target, tokenizer, draft, find_tokenizer(values["draft"]))
+    found = read_prompts(
+        values["prompts"],
+        tokenizer,
+        vocab_size=target.vocab_size,
+        max_tokens=values["max_tokens"],
+        max_context=getattr(target.config, "max_position_embeddings", None),
+        use_template=not values["no_chat_template"],
+        strict=values["strict"],
+    )
+    for line in lines_of(found):
+        click.echo(line, err=True)
+    stops = stop_tokens(target, values["target"], tokenizer)
+    sampling = Sampling(
+        values["temperature"], values["top_k"], values["top_p"], values["draft_sampling"], values["seed"]
+    )
+    job = AcceptanceJob(target, found.prompts, methods, stops, values["k_max"], ks, sampling, values["batch"])
+    asked = {
+        "format": _FORMAT,
+        "target": values["target"],
+        "draft": values["draft"],
+        "methods": {method.name: dict(method.options) for method in methods},
+        "prompts": hashlib.sha256(repr(found.prompts).encode()).hexdigest(),
+        "sampling": asdict(sampling),
+        "k": list(ks),
+        "k-max": values["k_max"],
+        "stop tokens": list(stops),
+        "dtype": str(target.dtype),
+    }
+    return job, asked
+
+
+def _model(values: dict[str, Any], flag: str) -> Any:
+    import torch
+
+    from calibrate.models import load_model
+    from specsim.errors import ScenarioError
+
+    given, wanted = Path(values[flag]).expanduser(), values["device"]
+    if not given.exists():
+        raise ScenarioError(f"--{flag} {given}: no such file or folder; give one with weights")
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    dtype = dtypes[values["dtype"] or ("fp32" if wanted == "cpu" else "bf16")]
+    try:
+        model = load_model(given, device=wanted, dtype=dtype)
+    except RuntimeError as error:
+        raise ScenarioError(f"--{flag} {given}: cannot be loaded on {wanted} ({str(error).splitlines()[0]})") from None
+    if model.source.startswith("random"):
+        raise ScenarioError(
+            f"--{flag} {given}: has no weights, and acceptance of random ones says nothing; give a directory with "
+            f"safetensors or a GGUF file"
+        )
+    return model
+
+
+def _options(texts: tuple[str, ...], methods: tuple[str, ...]) -> dict[str, dict[str, float]]:
+    """Options by method; a method need only be named where there are several."""
+    from specsim.checks import read_number
+    from specsim.errors import ScenarioError
+
+    found: dict[str, dict[str, float]] = {method: {} for method in methods}
+    for text in texts:
+        name, _, number = text.partition("=")
+        method, _, key = name.rpartition(".")
+        if not method and len(methods) == 1:
+            method = methods[0]
+        if method not in found:
+            raise ScenarioError(f"--draft-option {text}: say of which method, as in {methods[0]}.{key}={number or 'N'}")
+        if key in found[method]:
+            raise ScenarioError(f"--draft-option {method}.{key} is given twice")
+        try:
+            found[method][key] = read_number(number)
+        except ValueError:
+            raise ScenarioError(f"--draft-option {text}: must be NAME=N with a number") from None
+    return found
+
+
+def _run(job: AcceptanceJob, work: Any) -> None:
+    """With a bar where somebody looks on."""
+    if not sys.stderr.isatty():
+        work(job)
+        return
+    from dataclasses import replace
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("measuring")
+        work(
+            replace(job, progress=lambda done, all, what: bar.update(task, completed=done, total=all, description=what))
+        )
+
+
+def _write(out: str, rows: list[dict[str, Any]]) -> None:
+    """Whole or not at all; the same rows give the same bytes."""
+    from specsim.errors import ScenarioError
+
+    data = "".join(json.dumps(row, separators=(",", ":"), ensure_ascii=False) + "\n" for row in rows).encode()
+    draft = Path(out + ".part")
+    try:
+        draft.write_bytes(gzip.compress(data, mtime=0) if out.endswith(".gz") else data)
+        os.replace(draft, out)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise ScenarioError(f"-o {out}: cannot be written ({error.strerror}); what was measured is kept") from error
