@@ -163,6 +163,7 @@ def rows(job: AcceptanceJob, journal: Journal) -> list[dict[str, Any]]:
         if job.sampling.is_greedy:
             text = dict(journal.done["text", n])
             row["output_tokens"] = len(text["output"])
+            row["k_max"] = job.k_max
             figures |= {key: value for key, value in text.items() if key not in ("key", "output")}
         for method in job.methods:
             if job.by_position(method):

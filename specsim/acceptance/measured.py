@@ -5,7 +5,8 @@ drafter, a list with one number for each output position: the tokens that a roun
 many drafts as were measured (bonus included, so 1 = nothing matched). Optionally `<drafter>_drafts`, a list as long:
 how many drafts a lookup had to propose there.
 `prompt_tokens` and `output_tokens` are for readers: outputs of two drafters may end at different places, so that each
-list has its own length.
+list has its own length. Optionally `k_max`: as many drafts as were measured at each position; without it the longest
+run counts as that.
 
 A drafter whose rounds depend on those before them has `<drafter>_rounds` instead: `{"k": [tokens of each round], ...}`
 for each k that was run, and optionally `<drafter>_rounds_drafts`, drafts proposed alike. Runs are then taken from the
@@ -34,7 +35,7 @@ __all__ = ["DRAFTS_SUFFIX", "ROUNDS_SUFFIX", "Measured", "drafters_in", "lengths
 
 DRAFTS_SUFFIX = "_drafts"
 ROUNDS_SUFFIX = "_rounds"
-_KEYS = ("request", "task", "prompt_tokens", "output_tokens")
+_KEYS = ("request", "task", "prompt_tokens", "output_tokens", "k_max")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +53,13 @@ class Measured:
     """k -> int8 arrays, one a request: tokens of each round, where the file has rounds instead of positions."""
     round_drafts: dict[int, tuple[np.ndarray, ...]] | None = None
     """Drafts of each round, alike."""
+    k_max: int | None = None
+    """Most drafts of a round that were measured, where the file says so."""
 
     @property
     def max_spec_tokens(self) -> int:
-        """Longest run that was seen."""
-        return max(1, max(int(run.max()) for run in self.runs))
+        """Most drafts of a round that were measured; else the longest run that was seen."""
+        return self.k_max or max(1, max(int(run.max()) for run in self.runs))
 
     @property
     def match_rate(self) -> float:
@@ -104,6 +107,7 @@ class Measured:
             self.name,
             some(self.rounds),
             some(self.round_drafts),
+            self.k_max,
         )
 
 
@@ -126,6 +130,7 @@ def read_measured(path: str | Path, *, drafter: str, task: str | None = None) ->
     tasks: list[str] = []
     rounds: list[dict[int, np.ndarray]] = []
     round_drafts: list[dict[int, np.ndarray]] = []
+    most: list[int] = []
     if drafter in _KEYS or drafter.endswith((DRAFTS_SUFFIX, ROUNDS_SUFFIX)):
         raise ProfileError(
             f"drafter '{drafter}' is a key of the file format; those there: {_names(drafters_in(place))}"
@@ -146,6 +151,8 @@ def read_measured(path: str | Path, *, drafter: str, task: str | None = None) ->
             runs.append(_run(row, drafter, where))
             if drafter + DRAFTS_SUFFIX in row:
                 drafts.append(_drafts(row, drafter, runs[-1], where))
+            if "k_max" in row:
+                most.append(_most(row, drafter, runs[-1], where))
         if len(rounds) not in (0, len(runs)) or (rounds and rounds[0].keys() != rounds[-1].keys()):
             raise ProfileError(
                 f"{where}: '{drafter}{ROUNDS_SUFFIX}' must have the same values of k in every request, or be in none"
@@ -163,6 +170,7 @@ def read_measured(path: str | Path, *, drafter: str, task: str | None = None) ->
         f"measured {drafter} in {place.name}",
         _by_k(rounds),
         _by_k(round_drafts),
+        max(rounds[0]) if rounds else max(most) if len(most) == len(runs) else None,
     )
     return found if task is None else found.of_task(task)
 
@@ -264,6 +272,15 @@ def _drafts(row: dict[str, Any], drafter: str, run: np.ndarray, where: str) -> n
             f"proposed"
         )
     return found
+
+
+def _most(row: dict[str, Any], drafter: str, run: np.ndarray, where: str) -> int:
+    value = row["k_max"]
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SPEC_TOKENS:
+        raise ProfileError(f"{where}: 'k_max' must be a whole number 1..{MAX_SPEC_TOKENS}, got {value!r:.40}")
+    if value < run.max():
+        raise ProfileError(f"{where}: 'k_max' is {value}, but '{drafter}' has {run.max()} drafts that match")
+    return value
 
 
 def _rounds(row: dict[str, Any], drafter: str, where: str) -> dict[int, np.ndarray]:

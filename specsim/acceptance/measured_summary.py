@@ -44,7 +44,7 @@ class KSummary:
     autocorrelation: float
     """Lag-1, of tokens per round within a request."""
     prompts_wanted: int | None
-    """Requests at which the interval's half width is the wanted share of the length; None: not asked, or they do not differ."""
+    """Requests at which the interval's half width is the wanted share of the length; None: not asked, or all alike."""
     by_task: dict[str, float]
     """Mean acceptance length of each task; empty with fewer than two tasks."""
 
