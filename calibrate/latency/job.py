@@ -29,6 +29,7 @@ from calibrate.latency.session import Measuring, Session
 from calibrate.latency.timing import Repeats
 from calibrate.models import FlatModel, load_model
 from calibrate.models.load import load_tokenizer
+from calibrate.models.vocabulary import check_same_tokens
 from calibrate.points import Point, PointFile, Setup
 from specsim.drafters import Drafter, find_drafter
 from specsim.errors import ScenarioError
@@ -223,14 +224,8 @@ def check_vocabularies(target: Model, draft: Model) -> None:
         lacking = draft if target.has_tokenizer else target
         raise ScenarioError(f"{lacking.name} has no tokenizer, so that its vocabulary cannot be compared; add one")
     if target.has_tokenizer and draft.has_tokenizer:
-        ours = load_tokenizer(str(target.source)).get_vocab()
-        theirs = load_tokenizer(str(draft.source)).get_vocab()
-        for token, index in sorted(ours.items(), key=lambda item: item[1]):
-            if theirs.get(token) != index:
-                raise ScenarioError(
-                    f"the vocabularies of {target.name} and {draft.name} differ at token {index} ({token!r}); use a "
-                    f"drafter of the same family"
-                )
+        ours, theirs = (load_tokenizer(str(model.source)) for model in (target, draft))
+        check_same_tokens(target.name, ours, draft.name, theirs)
         return
     sizes = int(target.shape["vocab_size"]), int(draft.shape["vocab_size"])
     if sizes[0] != sizes[1]:

@@ -108,7 +108,15 @@ def acceptance(**values: Any) -> None:
         for method in job.methods
     ]  # fmt: skip
     if values["as_json"]:
-        click.echo(json.dumps({"file": values["out"], "drafters": [asdict(summary) for summary in summaries]}))
+        click.echo(
+            json.dumps(
+                {
+                    "schema_version": _FORMAT,
+                    "file": values["out"],
+                    "drafters": [asdict(summary) for summary in summaries],
+                }
+            )
+        )
     else:
         click.echo(measured_acceptance_text(summaries, wanted_interval=wanted, color=sys.stdout.isatty()), nl=False)
 
@@ -135,8 +143,8 @@ def _job(values: dict[str, Any], ks: tuple[int, ...]) -> tuple[AcceptanceJob, di
     from calibrate.acceptance.job import AcceptanceJob
     from calibrate.acceptance.methods import build_method
     from calibrate.acceptance.prompts import lines_of, read_prompts
-    from calibrate.acceptance.vocabulary import check_vocabulary, find_tokenizer, stop_tokens
     from calibrate.engine.verify import Sampling
+    from calibrate.models.vocabulary import check_vocabulary, find_tokenizer, stop_tokens
     from specsim.drafters import drafter
     from specsim.errors import ScenarioError
 

@@ -15,7 +15,7 @@ __all__ = ["measured_acceptance_text"]
 _READING = (
     "Mean acceptance length: tokens over rounds of all requests, with a 95 % interval over requests. Spread: standard "
     "deviation between requests, sampling noise taken out. Memory: lag-1 autocorrelation of tokens per round within a "
-    "request. Accepted at: share of all rounds whose draft 1, 2, ... is accepted."
+    "request. A task is a column with its own mean acceptance length."
 )
 
 
@@ -31,7 +31,7 @@ def measured_acceptance_text(
     for summary in summaries:
         page.heading(f"{summary.name}: {summary.requests} requests, {summary.output_tokens:,} output tokens")
         tasks = list(summary.by_k[0].by_task) if summary.by_k else []
-        wanted = [] if wanted_interval is None else [f"prompts for ±{100 * wanted_interval:g} %"]
+        wanted = [] if wanted_interval is None else ["prompts"]
         page.table(
             ("k", "mean acceptance length", "drafted", "spread", "memory", *tasks, *wanted),
             [_row(at, wanted_interval is not None) for at in summary.by_k],
@@ -42,6 +42,8 @@ def measured_acceptance_text(
             page.line(f"accepted at draft 1 to {last.k}, % of rounds: {shares}")
     page.line()
     page.line(_READING)
+    if wanted_interval is not None:
+        page.line(f"Prompts: so many, in all, give an interval of ±{100 * wanted_interval:g} % of the length.")
     return page.text()
 
 

@@ -99,7 +99,9 @@ def test_the_same_whatever_the_batch_and_packed_alike(models: Path) -> None:
     other = run(models, *flags, "--seed", "1", out="d.jsonl", draft=True)
     assert other.exit_code == 0
     assert rows_of("d.jsonl") != rows_of("a.jsonl")
-    used = CliRunner().invoke(cli, ["crossover", "--method", "suffix", "--k", "2", "--acceptance-file", "a.jsonl", "--concurrency", "4"])
+    used = CliRunner().invoke(
+        cli, ["crossover", "--method", "suffix", "--k", "2", "--acceptance-file", "a.jsonl", "--concurrency", "4"]
+    )
     assert used.exit_code == 0, used.output
 
 
@@ -145,8 +147,8 @@ def test_vocabularies_that_do_not_fit_are_refused(models: Path, tmp_path: Path) 
     words = [f"v{n}" for n in range(6, 61)]
     drafts = {
         save_model(tmp_path / "smaller", vocab_size=50): "50 tokens in its vocabulary",
-        save_model(tmp_path / "other", words=words): "token 6 is 'v6' to draft",
-        save_model(tmp_path / "mute", tokenizer=False): "has no tokenizer, so its vocabulary cannot be compared",
+        save_model(tmp_path / "other", words=words): "differ at token 6 ('w6' and 'v6'), and at 55 in all",
+        save_model(tmp_path / "mute", tokenizer=False): "has no tokenizer, so that its vocabulary cannot be compared",
     }
     for draft, said in drafts.items():
         done = run(models, "--draft", str(draft))

@@ -14,7 +14,7 @@ pytest.importorskip("transformers", reason="the calibrate extra is not installed
 from tiny_acceptance import save_model, write_jsonl  # noqa: E402
 
 from calibrate.acceptance.prompts import PromptFile, lines_of, read_prompts  # noqa: E402
-from calibrate.acceptance.vocabulary import find_tokenizer  # noqa: E402
+from calibrate.models.vocabulary import find_tokenizer  # noqa: E402
 from specsim.errors import ScenarioError  # noqa: E402
 
 LIMITS: dict[str, Any] = {"vocab_size": 61, "max_tokens": 8}

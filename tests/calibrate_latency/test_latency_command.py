@@ -185,7 +185,7 @@ def test_a_drafter_without_the_targets_tokens_is_refused(tmp_path: Path, monkeyp
     monkeypatch.setattr("calibrate.latency.job.load_tokenizer", lambda source: Tokenizer(Path(source).name))
     target = Model("target", tmp_path / "t", {"vocab_size": 3}, has_tokenizer=True)
     check_vocabularies(target, Model("same", tmp_path / "same", {"vocab_size": 3}, has_tokenizer=True))
-    with pytest.raises(ScenarioError, match="differ at token 1 \\('b'\\)"):
+    with pytest.raises(ScenarioError, match="differ at token 1 \\('b' and 'c'\\), and at 2 in all"):
         check_vocabularies(target, Model("other", tmp_path / "other", {"vocab_size": 3}, has_tokenizer=True))
     with pytest.raises(ScenarioError, match="silent has no tokenizer"):
         check_vocabularies(target, Model("silent", tmp_path / "silent", {"vocab_size": 3}))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from calibrate.models import FlatModel, load_tokenizer
+from calibrate.models.flat_model import FlatModel
+from calibrate.models.load import load_tokenizer
 from specsim.errors import ScenarioError
 
-__all__ = ["check_vocabulary", "find_tokenizer", "stop_tokens"]
+__all__ = ["check_same_tokens", "check_vocabulary", "find_tokenizer", "stop_tokens"]
 
 _FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 
@@ -40,25 +40,30 @@ def check_vocabulary(
             f"draft {draft.name} has {draft.vocab_size} tokens in its vocabulary and target {target.name} "
             f"{target.vocab_size}; drafts need the same vocabulary"
         )
-    if target_tokenizer is None and draft_tokenizer is None:
-        return
-    for model, tokenizer in ((target, target_tokenizer), (draft, draft_tokenizer)):
-        if tokenizer is None:
-            raise ScenarioError(
-                f"{model.name} has no tokenizer, so its vocabulary cannot be compared; put a tokenizer beside it"
-            )
-    ours, theirs = _tokens(target_tokenizer), _tokens(draft_tokenizer)
-    wrong = sorted(i for i in ours.keys() | theirs.keys() if ours.get(i) != theirs.get(i))
+    if (target_tokenizer is None) != (draft_tokenizer is None):
+        lacking = draft if draft_tokenizer is None else target
+        raise ScenarioError(f"{lacking.name} has no tokenizer, so that its vocabulary cannot be compared; add one")
+    if target_tokenizer is not None and draft_tokenizer is not None:
+        check_same_tokens(target.name, target_tokenizer, draft.name, draft_tokenizer)
+
+
+def check_same_tokens(target: str, target_tokenizer: Any, draft: str, draft_tokenizer: Any) -> None:
+    """Refuse a draft model whose tokenizer gives other numbers to tokens.
+
+    Raises:
+        ScenarioError: with the first token that differs, and how many do.
+    """
+    ours, theirs = (
+        {number: token for token, number in tokenizer.get_vocab().items()}
+        for tokenizer in (target_tokenizer, draft_tokenizer)
+    )
+    wrong = sorted(number for number in ours.keys() | theirs.keys() if ours.get(number) != theirs.get(number))
     if wrong:
         first = wrong[0]
         raise ScenarioError(
-            f"token {first} is {theirs.get(first)!r:.40} to draft {draft.name} and {ours.get(first)!r:.40} to target "
-            f"{target.name}, and so for {len(wrong)} tokens; drafts need the same vocabulary"
+            f"the vocabularies of {target} and {draft} differ at token {first} ({ours.get(first)!r:.40} and "
+            f"{theirs.get(first)!r:.40}), and at {len(wrong)} in all; use a drafter of the same family"
         )
-
-
-def _tokens(tokenizer: Any) -> Mapping[int, str]:
-    return {number: token for token, number in tokenizer.get_vocab().items()}
 
 
 def stop_tokens(target: FlatModel, source: str | Path, tokenizer: Any | None) -> tuple[int, ...]:
