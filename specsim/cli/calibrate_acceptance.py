@@ -16,6 +16,8 @@ import click
 
 if TYPE_CHECKING:
     from calibrate.acceptance.job import AcceptanceJob
+    from calibrate.latency.device import Device
+    from calibrate.models import FlatModel
 
 __all__ = ["acceptance"]
 
@@ -80,8 +82,8 @@ def acceptance(**values: Any) -> None:
     plan, simulate and crossover. A run that was stopped goes on when it is started again.
 
     \b
-        specsim calibrate acceptance --target SmolLM2-135M/ --prompts prompts.jsonl --method ngram -o mine.jsonl.gz
-        specsim plan --trace prod.jsonl --method ngram --acceptance-file mine.jsonl.gz
+        specsim calibrate acceptance --target SmolLM2-135M/ --prompts prompts.jsonl -o mine.jsonl
+        specsim plan --trace prod.jsonl --method ngram --acceptance-file mine.jsonl
     """
     from specsim.acceptance import read_measured
     from specsim.acceptance.measured_summary import summary_of
@@ -138,12 +140,11 @@ def _measured(values: dict[str, Any], ks: tuple[int, ...]) -> AcceptanceJob:
 
 def _job(values: dict[str, Any], ks: tuple[int, ...]) -> tuple[AcceptanceJob, dict[str, Any]]:
     """The measurement, and all that a continued one must have in common with it."""
-    import torch
-
     from calibrate.acceptance.job import AcceptanceJob
     from calibrate.acceptance.methods import build_method
     from calibrate.acceptance.prompts import lines_of, read_prompts
     from calibrate.engine.verify import Sampling
+    from calibrate.latency.device import find_device
     from calibrate.models.vocabulary import check_vocabulary, find_tokenizer, stop_tokens
     from specsim.drafters import drafter
     from specsim.errors import ScenarioError
@@ -152,9 +153,9 @@ def _job(values: dict[str, Any], ks: tuple[int, ...]) -> tuple[AcceptanceJob, di
     names = names or (("draft_model",) if values["draft"] else ("ngram",))
     if values["draft"] and "draft_model" not in names:
         raise ScenarioError(f"--draft is for method draft_model, and --method says {', '.join(names)}; leave one out")
-    if values["threads"]:
-        torch.set_num_threads(values["threads"])
-    target, draft = _model(values, "target"), _model(values, "draft") if values["draft"] else None
+    device = find_device(values["device"], threads=values["threads"])
+    target = _model(values, "target", device)
+    draft = _model(values, "draft", device) if values["draft"] else None
     options = _options(values["draft_option"], names)
     methods = [build_method(name, target, draft, options[name]) for name in names]
     tokenizer = find_tokenizer(values["target"])
@@ -191,23 +192,16 @@ def _job(values: dict[str, Any], ks: tuple[int, ...]) -> tuple[AcceptanceJob, di
     return job, asked
 
 
-def _model(values: dict[str, Any], flag: str) -> Any:
-    import torch
-
+def _model(values: dict[str, Any], flag: str, device: Device) -> FlatModel:
+    from calibrate.latency.job import DTYPES
     from calibrate.models import load_model
     from specsim.errors import ScenarioError
 
-    given, wanted = Path(values[flag]).expanduser(), values["device"]
+    given = Path(values[flag]).expanduser()
     if not given.exists():
         raise ScenarioError(f"--{flag} {given}: no such file or folder; give one with weights")
-    if wanted == "auto":
-        wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-    dtype = dtypes[values["dtype"] or ("fp32" if wanted == "cpu" else "bf16")]
-    try:
-        model = load_model(given, device=wanted, dtype=dtype)
-    except RuntimeError as error:
-        raise ScenarioError(f"--{flag} {given}: cannot be loaded on {wanted} ({str(error).splitlines()[0]})") from None
+    dtype = DTYPES[values["dtype"] or ("fp32" if device.backend == "cpu" else "bf16")]
+    model = load_model(given, device=device.torch_device, dtype=dtype)
     if model.source.startswith("random"):
         raise ScenarioError(
             f"--{flag} {given}: has no weights, and acceptance of random ones says nothing; give a directory with "
