@@ -22,6 +22,8 @@ from hypothesis import strategies as st
 from specsim.config import PolicySpec, ReplicaLimits, RouterName
 from specsim.disaggregation import Disaggregation
 from specsim.disciplines import DISCIPLINES, SGLANG, TRTLLM, VLLM, Discipline
+from specsim.drafters import all_drafters
+from specsim.drafters.base import Drafter
 from specsim.engine import simulator
 from specsim.engine.fast_pools import FastDecode, FastPrefill
 from specsim.engine.fast_replica import FastReplica
@@ -29,12 +31,13 @@ from specsim.engine.observe import Observer
 from specsim.engine.plain_pools import PlainDecode, PlainPrefill
 from specsim.engine.plain_replica import PlainReplica
 from specsim.latency import StepCost
+from specsim.memory import tree_limits
 from specsim.policies import KINDS as ALL_KINDS
 from specsim.policies import parse_policy
 from specsim.profiles import LatencyProfile
 from specsim.records import RunResult
 from specsim.traces.model import Trace
-from specsim.trees import Tree
+from specsim.trees import Tree, cut, grown_tree
 from specsim.workload import Workload
 
 __all__ = [
@@ -52,6 +55,7 @@ __all__ = [
     "limits_under",
     "pool_of",
     "pools",
+    "profile_of",
     "queues_of",
     "run",
     "served",
@@ -316,11 +320,36 @@ def limits_under(draw: st.DrawFn, rules: Discipline, *, need: int, block: int, l
     )
 
 
+def profile_of(drafter: Drafter, **changes: object) -> LatencyProfile:
+    """A test profile whose drafting runs as a registered drafter says: passes, rows, lookup, work that verify saves."""
+    terms = {
+        "draft_catches_up": drafter.catches_up,
+        "draft_rows_fixed": drafter.extra_rows.fixed,
+        "draft_rows_per_draft": drafter.extra_rows.each,
+        "draft_catch_up_share": 0.5 if drafter.mode == "block" else 1.0,
+        "verify_skip_share": 0.25 if drafter.verify_skip is not None else 0.0,
+        "lookup_request_s": 1e-5 if drafter.looks_up else 0.0,
+        "draft_mode": drafter.mode,
+    }
+    return make_profile(lookup=not drafter.runs_model, **{**terms, **changes})
+
+
+@st.composite
+def drafted(draw: st.DrawFn, drafter: Drafter, limits: ReplicaLimits) -> tuple[ReplicaLimits, tuple[Tree, ...]]:
+    """(limits, trees) under which a drafter verifies a chain or, where it can, a tree of up to six levels."""
+    if not drafter.trees or not draw(st.booleans()):
+        return limits, ()
+    trees = cut(grown_tree((0.6,), nodes=draw(st.integers(6, 12)), topk=3, depth=6)[0])
+    is_narrow = 1 + trees[-1].nodes + limits.draft_slots > limits.max_num_batched_tokens
+    return (limits, ()) if is_narrow else (tree_limits(limits, trees), trees)
+
+
 @st.composite
 def worlds(
     draw: st.DrawFn, *, replicas: Sequence[int] = (1, 1, 2), closed: bool = True, rules: Sequence[Discipline] = RULES
 ) -> World:
-    """Up to 14 requests, some refused; limits that bind in one way or another; arrivals that leave gaps."""
+    """Up to 14 requests, some refused; limits that bind in one way or another; arrivals that leave gaps; any drafter of
+    the registry, in chains or trees; any policy."""
     n = draw(st.integers(1, 14))
     gaps = draw(st.lists(st.sampled_from([0.0, 0.0009765625, 0.015625, 0.5]), min_size=n, max_size=n))
     prompts = draw(st.lists(st.integers(1, 70), min_size=n, max_size=n))
@@ -332,7 +361,9 @@ def worlds(
         hashes = [[1000 * draw(st.integers(0, 2)) + b for b in range(-(-p // hash_block))] for p in prompts]
     spec_room = 2 * 5 + 4
     need = max(p + o + spec_room for p, o in zip(prompts, outputs, strict=True))
+    drafter = draw(st.sampled_from(list(all_drafters().values())))
     limits = limits_under(draw, draw(st.sampled_from(rules)), need=need, block=block, lengths=[60, 90, 4096])
+    limits, trees = draw(drafted(drafter, limits))
     return World(
         trace=make_trace(
             arrival_s=np.cumsum(gaps).tolist(),
@@ -346,7 +377,9 @@ def worlds(
         ),
         limits=limits,
         policy=draw(POLICIES),
-        profile=make_profile(
+        trees=trees,
+        profile=profile_of(
+            drafter,
             loaded_host_s=draw(st.sampled_from([0.0, 1e-4])),
             at_zero_drafts=draw(st.sampled_from(["skipped", "synced", "stale"])),
         ),

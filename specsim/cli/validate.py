@@ -13,7 +13,7 @@ import click
 
 from specsim.cli.validate_acceptance import acceptance
 
-__all__ = ["validate"]
+__all__ = ["laws_of", "validate"]
 
 _SEEDS = 3
 _LAW = re.compile(r"^\| \d+ \| (?P<law>.+?) \| (?P<test>.+?) \|$", re.MULTILINE)
@@ -108,10 +108,10 @@ def _page(result: dict[str, Any], path: Path) -> str:
         ("Closed forms", closed_forms()),
         ("Queues", [*queues(), *little(side.profile, side.limits)]),
     ]
-    return validation_page(result, theory, _laws(path.parent / "laws.md"), known_misses())
+    return validation_page(result, theory, laws_of(path.parent / "laws.md"), known_misses())
 
 
-def _laws(path: Path) -> list[tuple[str, str]]:
+def laws_of(path: Path) -> list[tuple[str, str]]:
     """(law, test) of the tables in the page of laws beside the output, if there is one."""
     if not path.is_file():
         return []

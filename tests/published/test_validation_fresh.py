@@ -15,6 +15,7 @@ from scenarios.published.conditions import cases_of
 from scenarios.published.misses import known_misses
 from scenarios.published.rows import shipped_rows
 from scenarios.resolve import STAND_IN, resolve
+from specsim.cli.validate import laws_of
 from specsim.config import Slo
 from specsim.planner.published import predict
 from specsim.planner.published_result import published_result
@@ -89,6 +90,14 @@ def test_the_page_has_every_row_and_every_reason_that_is_known() -> None:
     assert set(reasons) <= {group["why"] for group in known_misses()}, "a miss without a reason, or " + STALE
     used = [group["why"] for group in known_misses() if group["why"] in reasons]
     assert reasons == used, "in the order of the file"
+
+
+def test_the_page_has_the_laws_of_their_page() -> None:
+    laws = laws_of(PAGE.parent / "laws.md")
+    assert len(laws) > 40, "the guard"
+    table = "\n".join(page()).partition("## Laws")[2].partition("## Published")[0]
+    assert f"The {len(laws)} of them" in table, STALE
+    assert [f"| {law} | {test} |" for law, test in laws] == table.strip().split("\n")[4:], STALE
 
 
 def test_a_change_of_physics_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def drawn(world: World, plain: bool, **changes: float) -> tuple[RunResult, Drawi
     options = {"max_bytes": 10**9, **changes}
     timeline = Timeline(
         out,
-        StepCost(world.profile),
+        world.cost,
         prompt_tokens=world.trace.prompt_tokens,
         output_tokens=world.trace.output_tokens,
         **options,
@@ -52,7 +52,7 @@ def us(seconds: float) -> float:
 @given(world=worlds())
 @example(world=CROWDED)
 def test_seconds_by_cause_are_those_of_the_steps_and_of_the_requests(plain: bool, world: World) -> None:
-    observer = BreakdownObserver(StepCost(world.profile))
+    observer = BreakdownObserver(world.cost)
     result = run(world, plain=plain, observers=[observer])
     assert_same(run(world, plain=plain), result)
     sums, totals, rows = observer.breakdown, result.totals, result.requests
