@@ -155,7 +155,7 @@ class EngineCore:
         if not drafts.any():
             return
         requests = np.array([plan.scheduled[n].request.request_id for n in decoding], dtype=np.int64)
-        prefill_tokens = sum(item.num_tokens for item in others)
+        prefill_tokens = sum(item.num_tokens + item.num_placeholder_tokens for item in others)
         prefill_rows = sum(item.finishes_prompt for item in others)
         kept = self.policy.trim(requests, drafts, len(plan.scheduled), prefill_tokens, prefill_rows)
         for n, count in zip(decoding, kept.tolist(), strict=True):

@@ -260,8 +260,9 @@ class FastStep(FastQueues):
         batch = self._batch
         seen.requests, seen.drafts = batch.scheduled()
         if self._trims and peek.draft_tokens:
-            work = self._work
-            drafts = self._policy.trim(seen.requests, seen.drafts, size, work.prefill_tokens, work.prefill_rows)
+            tokens = self._work.prefill_tokens + self._placed * (1 + self._placeholders)
+            rows = self._work.prefill_rows + self._placed
+            drafts = self._policy.trim(seen.requests, seen.drafts, size, tokens, rows)
             seen.drafts = drafts
             peek.draft_tokens, peek.draft_rounds = batch.verify(drafts)
 

@@ -140,8 +140,9 @@ class Policy(ABC):
             requests: int64 [decoding requests], in order of admission.
             drafts: int64, drafts scheduled for each; not to be changed.
             batch: requests scheduled in this step, prefills included.
-            prefill_tokens: prompt tokens in the same step.
-            prefill_rows: prompts that end with it and so emit a token.
+            prefill_tokens: tokens in the same step of requests that do not decode yet: prompts, and the last token of
+                those that came with their cache.
+            prefill_rows: those of them that emit a token with it.
 
         Returns:
             int64 of the same length, each 0..drafts.

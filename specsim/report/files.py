@@ -66,14 +66,20 @@ def check_folder(flag: str, path: str, *, force: bool) -> None:
     """Refuse a folder that `write_folder` could not fill, or would fill beside what is there without `force`.
 
     Raises:
-        ScenarioError: a missing parent, a file of that name, or a folder that exists without `force`.
+        ScenarioError: a missing parent, a file of that name, a folder that exists without `force`, or no name at all.
     """
     target = Path(path)
-    if not target.parent.is_dir():
+    if not os.path.isdir(target.parent):
         raise ScenarioError(f"{flag} {path}: folder {target.parent} does not exist; make it first")
-    if target.exists() and not target.is_dir():
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        raise ScenarioError(f"{flag} {path}: cannot be made: {_reason(error)}; give another name") from error
+    if not target.is_dir():
         raise ScenarioError(f"{flag} {path}: is a file, and a folder is needed; give another name")
-    if target.exists() and not force:
+    if not force:
         raise ScenarioError(f"{flag} {path}: the folder exists; give another name, or --force to replace files in it")
 
 
@@ -86,7 +92,7 @@ def write_folder(flag: str, path: str, files: Mapping[str, str]) -> None:
     try:
         Path(path).mkdir(exist_ok=True)
     except OSError as error:
-        raise ScenarioError(f"{flag} {path}: cannot be made: {error.strerror}") from error
+        raise ScenarioError(f"{flag} {path}: cannot be made: {error.strerror}; give another name") from error
     for name, text in files.items():
         with whole_file(flag, str(Path(path) / name)) as out:
             out.write(text)

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from specsim.cli import cli
 from specsim.errors import ScenarioError
-from specsim.report.files import check_file, whole_file
+from specsim.report.files import check_file, check_folder, whole_file, write_folder
 
 ROW = "id,target,method,k,hardware,isl,osl,load_kind,load,speedup\na,llama-3.1-8b,EAGLE,3,H100,20,8,batch,1,1.5\n"
 WRITERS = {
@@ -111,3 +111,33 @@ def test_a_failure_half_way_leaves_the_old_file(here: Path) -> None:
 def test_what_is_no_name_is_refused(path: str) -> None:
     with pytest.raises(ScenarioError, match=r"is no file name|cannot be written"):
         check_file("-o", path, force=True)
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_a_folder_that_cannot_be_made_is_said_in_one_line(force: bool) -> None:
+    os.mkfifo("pipe")
+    os.symlink("gone", "dangling")
+    Path("file").write_text("mine")
+    cases = {
+        "nowhere/x": "does not exist; make it first",
+        "file/x": "does not exist; make it first",
+        "é" * 200: "cannot be made: File name too long; give another name",
+        "a\0b": "cannot be made: embedded null byte; give another name",
+        "pipe": "is a file, and a folder is needed",
+        "dangling": "is a file, and a folder is needed",
+        "file": "is a file, and a folder is needed",
+    }
+    for path, said in cases.items():
+        with pytest.raises(ScenarioError, match=said):
+            check_folder("-o", path, force=force)
+    check_folder("-o", "new", force=force)
+    assert sorted(os.listdir()) == ["dangling", "file", "log.csv", "m.jsonl", "pipe", "rows.csv"]
+
+
+def test_a_folder_that_has_become_impossible_is_said_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(30, os.strerror(30))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(ScenarioError, match="cannot be made: Read-only file system; give another name"):
+        write_folder("-o", "new", {"a.csv": "1"})

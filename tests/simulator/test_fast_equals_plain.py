@@ -18,6 +18,8 @@ from specsim.engine import decode_batch
 from specsim.engine.simulator import simulate
 from specsim.latency import StepCost
 from specsim.memory import tree_limits
+from specsim.policies import parse_policy
+from specsim.policies.budget import Budget
 from specsim.records import RunResult
 from specsim.trees import cut, grown_tree
 from specsim.workload import Workload
@@ -116,6 +118,29 @@ def test_fast_equals_plain(world: dict) -> None:
 @given(worlds(two_pools=True))
 def test_fast_equals_plain_in_two_pools(world: dict) -> None:
     assert_same(run(world, plain=False), run(world, plain=True))
+
+
+def told_to_trim(world: dict, *, plain: bool) -> list[str]:
+    """By replica, what its policy was asked to trim and what it answered."""
+    told: dict[int, list] = {}
+    trim = Budget.trim
+
+    def spy(policy: Budget, requests: np.ndarray, drafts: np.ndarray, *step: int) -> np.ndarray:
+        asked = (requests.tolist(), drafts.tolist(), *step)
+        kept = trim(policy, requests, drafts, *step)
+        told.setdefault(id(policy), []).append((*asked, kept.tolist()))
+        return kept
+
+    with patch.object(Budget, "trim", spy):
+        run(world, plain=plain)
+    return sorted(map(str, told.values()))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.booleans().flatmap(lambda two: worlds(two_pools=two)), st.sampled_from(["budget:5", "budget:2"]))
+def test_a_policy_that_trims_is_told_the_same_of_every_step(world: dict, policy: str) -> None:
+    world = world | {"policy": parse_policy(policy), "trees": (), "limits": tree_limits(world["limits"], ())}
+    assert told_to_trim(world, plain=False) == told_to_trim(world, plain=True)
 
 
 @settings(max_examples=150, deadline=None)
