@@ -11,16 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from calibrate.acceptance.head_positions import Eagle3Positions, MedusaPositions
 from calibrate.acceptance.positions import ChainPositions, NgramPositions, Runs
 from calibrate.drafters import Drafter
 from calibrate.drafters.draft_model import DraftModelDrafter
+from calibrate.drafters.eagle3 import Eagle3Drafter
+from calibrate.drafters.eagle3_head import Eagle3Head
 from calibrate.drafters.layer_skip import LayerSkipDrafter
+from calibrate.drafters.medusa import MedusaDrafter, MedusaHeads
 from calibrate.drafters.ngram import NgramDrafter
 from calibrate.drafters.suffix import SuffixDrafter
 from calibrate.models import FlatModel
 from specsim.errors import ScenarioError, nearest
 
-__all__ = ["METHODS", "Method", "Positions", "build_method"]
+__all__ = ["METHODS", "NEEDS_DRAFT", "Method", "Positions", "build_method"]
+
+Draft = FlatModel | MedusaHeads | Eagle3Head
 
 
 class Positions(Protocol):
@@ -53,16 +59,24 @@ _DEFAULTS: dict[str, dict[str, float]] = {
     "ngram": {"min_tokens": 5, "max_tokens": 5},
     "suffix": {"depth": 24, "max_responses": 10_000, "factor": 1.0, "min_probability": 0.1},
     "layer_skip": {"layers": 0},
+    "medusa": {},
+    "eagle3": {},
 }
 METHODS: tuple[str, ...] = tuple(_DEFAULTS)
 """What can be measured."""
+NEEDS_DRAFT: Mapping[str, str] = {
+    "draft_model": "a draft model",
+    "medusa": "the folder of Medusa heads",
+    "eagle3": "the folder of an EAGLE-3 head",
+}
+"""Methods that need weights of their own, and which."""
 
 
-def build_method(name: str, target: FlatModel, draft: FlatModel | None, options: Mapping[str, float]) -> Method:
+def build_method(name: str, target: FlatModel, draft: Draft | None, options: Mapping[str, float]) -> Method:
     """A method by its name.
 
     Args:
-        draft: the draft model, for those that need one.
+        draft: the draft model or heads, for those that need them.
         options: those of this method that differ from their defaults.
 
     Raises:
@@ -79,9 +93,30 @@ def build_method(name: str, target: FlatModel, draft: FlatModel | None, options:
             raise ScenarioError(f"{name} has no option '{key}'{nearest(key, values)}; its options: {there}")
         values[key] = value
     whole = {key: int(value) for key, value in values.items()}
+    if name in NEEDS_DRAFT and draft is None:
+        raise ScenarioError(f"{name} needs {NEEDS_DRAFT[name]}; give it with --draft")
+    if name == "medusa":
+        assert isinstance(draft, MedusaHeads)
+        heads = draft
+        return Method(
+            name,
+            values,
+            lambda: MedusaDrafter(heads),
+            lambda n: MedusaPositions(target, heads, longest=n),
+            False,
+        )
+    if name == "eagle3":
+        assert isinstance(draft, Eagle3Head)
+        head = draft
+        return Method(
+            name,
+            values,
+            lambda: Eagle3Drafter(head),
+            lambda n: Eagle3Positions(target, head, longest=n),
+            False,
+        )
     if name == "draft_model":
-        if draft is None:
-            raise ScenarioError("draft_model needs a draft model; give one with --draft")
+        assert isinstance(draft, FlatModel)
         model = draft
         return Method(name, values, lambda: DraftModelDrafter(model), lambda n: ChainPositions(model, longest=n), False)
     if name == "layer_skip":

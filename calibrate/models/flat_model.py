@@ -126,6 +126,12 @@ class FlatModel:
         cap = getattr(self.config, "final_logit_softcapping", None)  # Gemma 2
         return scores if cap is None else torch.tanh(scores / cap) * cap
 
+    @torch.inference_mode()
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """[tokens, hidden size] of the input embedding, int64 [tokens]; what drafting heads read."""
+        embedded: torch.Tensor = self._body.get_input_embeddings()(token_ids)
+        return embedded
+
     def synchronize(self) -> None:
         """Wait until the device has done what it was asked."""
         if self.device.type == "cuda":

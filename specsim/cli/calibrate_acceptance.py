@@ -16,6 +16,7 @@ import click
 
 if TYPE_CHECKING:
     from calibrate.acceptance.job import AcceptanceJob
+    from calibrate.acceptance.methods import Draft
     from calibrate.latency.device import Device
     from calibrate.models import FlatModel
 
@@ -28,13 +29,13 @@ _SUFFIXES = (".jsonl", ".gz")
 @click.command(short_help="Measure what real drafters get accepted on your prompts.")
 @click.option("--target", required=True, metavar="MODEL", help="Hugging Face directory or GGUF file, with weights.")
 @click.option("--prompts", required=True, metavar="FILE.jsonl", help="Prompts, one JSON object a line; plain or .gz.")
-@click.option("--draft", metavar="MODEL", help="Draft model of method draft_model, of the target's vocabulary.")
+@click.option("--draft", metavar="MODEL", help="Draft model of the target's vocabulary, or folder of its heads.")
 @click.option(
     "--method",
     "methods",
     multiple=True,
     metavar="NAME",
-    help="draft_model, ngram, suffix or layer_skip; may be repeated.  [default: ngram, or draft_model]",
+    help="ngram, suffix, layer_skip, draft_model, medusa, eagle3; repeatable.  [default: ngram, or draft_model]",
 )
 @click.option(
     "--draft-option", multiple=True, metavar="[METHOD.]NAME=N", help="An option of a method, e.g. layer_skip.layers=20."
@@ -141,25 +142,29 @@ def _measured(values: dict[str, Any], ks: tuple[int, ...]) -> AcceptanceJob:
 def _job(values: dict[str, Any], ks: tuple[int, ...]) -> tuple[AcceptanceJob, dict[str, Any]]:
     """The measurement, and all that a continued one must have in common with it."""
     from calibrate.acceptance.job import AcceptanceJob
-    from calibrate.acceptance.methods import build_method
+    from calibrate.acceptance.methods import NEEDS_DRAFT, build_method
     from calibrate.acceptance.prompts import lines_of, read_prompts
     from calibrate.engine.verify import Sampling
     from calibrate.latency.device import find_device
+    from calibrate.models import FlatModel
     from calibrate.models.vocabulary import check_vocabulary, find_tokenizer, stop_tokens
     from specsim.drafters import drafter
     from specsim.errors import ScenarioError
 
     names = tuple(dict.fromkeys(drafter(name).name for name in values["methods"]))
     names = names or (("draft_model",) if values["draft"] else ("ngram",))
-    if values["draft"] and "draft_model" not in names:
-        raise ScenarioError(f"--draft is for method draft_model, and --method says {', '.join(names)}; leave one out")
+    needing = [name for name in names if name in NEEDS_DRAFT]
+    if len(needing) > 1:
+        raise ScenarioError(f"--draft is for one method, and {' and '.join(needing)} need one; run them one by one")
+    if values["draft"] and not needing:
+        raise ScenarioError(f"--draft is for {', '.join(NEEDS_DRAFT)}, and --method says {', '.join(names)}")
     device = find_device(values["device"], threads=values["threads"])
     target = _model(values, "target", device)
-    draft = _model(values, "draft", device) if values["draft"] else None
+    draft = _draft(values, needing[0], target, device) if values["draft"] else None
     options = _options(values["draft_option"], names)
     methods = [build_method(name, target, draft, options[name]) for name in names]
     tokenizer = find_tokenizer(values["target"])
-    if draft is not None:
+    if isinstance(draft, FlatModel):
         check_vocabulary(target, tokenizer, draft, find_tokenizer(values["draft"]))
     found = read_prompts(
         values["prompts"],
@@ -208,6 +213,17 @@ def _model(values: dict[str, Any], flag: str, device: Device) -> FlatModel:
             f"safetensors or a GGUF file"
         )
     return model
+
+
+def _draft(values: dict[str, Any], method: str, target: FlatModel, device: Device) -> Draft:
+    """A draft model, or the heads of a method."""
+    from calibrate.drafters.eagle3_head import load_eagle3
+    from calibrate.drafters.medusa import load_medusa
+
+    if method == "draft_model":
+        return _model(values, "draft", device)
+    folder = Path(values["draft"]).expanduser()
+    return load_medusa(folder, target) if method == "medusa" else load_eagle3(folder, target)
 
 
 def _options(texts: tuple[str, ...], methods: tuple[str, ...]) -> dict[str, dict[str, float]]:

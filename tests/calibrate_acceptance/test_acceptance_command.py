@@ -86,6 +86,27 @@ def test_greedy_acceptance_is_measured_and_used(models: Path) -> None:
         assert f"measured {method} in a.jsonl: 5 requests" in used.output
 
 
+@pytest.mark.parametrize("method", ["medusa", "eagle3"])
+def test_heads_are_measured_and_used(models: Path, method: str, tmp_path: Path) -> None:
+    from tiny_heads import save_eagle3, save_medusa
+
+    from calibrate.models import load_model
+
+    target = load_model(models / "target", dtype=torch.float64)
+    texts = [[(7 * n + i * i) % 61 for i in range(30)] for n in range(4)]
+    if method == "medusa":
+        folder = save_medusa(tmp_path / "heads", target, texts, project_form=False)
+    else:
+        folder = save_eagle3(tmp_path / "heads", target, texts, speculators_form=False)
+    done = run(models, "--method", method, "--draft", str(folder), "--k-max", "4", "--k", "3")
+    assert done.exit_code == 0, done.output
+    assert {len(row[method]) == row["output_tokens"] for row in rows_of("a.jsonl")} == {True}
+    words = ["crossover", "--method", method, "--k", "3", "--acceptance-file", "a.jsonl", "--concurrency", "4"]
+    used = CliRunner().invoke(cli, words)
+    assert used.exit_code == 0, used.output
+    assert f"measured {method} in a.jsonl: 5 requests" in used.output
+
+
 def test_the_same_whatever_the_batch_and_packed_alike(models: Path) -> None:
     flags = (*METHODS, *OPTIONS, "--k", "2", "--temperature", "0.9", "--top-k", "30", "--top-p", "0.9")
     for batch, out in (("1", "a.jsonl"), ("4", "b.jsonl"), ("4", "c.jsonl.gz")):
@@ -160,8 +181,11 @@ def test_vocabularies_that_do_not_fit_are_refused(models: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--method", "medusa"), "the acceptance of 'medusa' cannot be measured"),
-        (("--method", "draft_model"), "give one with --draft"),
+        (("--method", "dflash"), "the acceptance of 'dflash' cannot be measured"),
+        (("--method", "medusa"), "medusa needs the folder of Medusa heads; give it with --draft"),
+        (("--method", "ngram", "--draft", "x"), "--draft is for draft_model, medusa, eagle3"),
+        (("--method", "medusa", "--method", "draft_model", "--draft", "x"), "medusa and draft_model need one"),
+        (("--method", "draft_model"), "give it with --draft"),
         (("--method", "ngram", "--draft-option", "depth=3"), "ngram has no option 'depth'"),
         (("--method", "ngram", "--method", "suffix", "--draft-option", "depth=3"), "say of which method"),
         (("--method", "ngram", "--draft-option", "min_tokens=x"), "must be NAME=N with a number"),
