@@ -28,7 +28,7 @@ WIDTH = 100
 
 
 class Page:
-    """Collects lines and tables, and gives them back as one string."""
+    """Collects lines and tables, and gives them back as one string. What is `verbatim` apart, all is `visible`."""
 
     def __init__(self, *, color: bool = False) -> None:
         self._out = io.StringIO()
@@ -50,7 +50,7 @@ class Page:
 
     def line(self, text: str = "", *, indent: int = 2) -> None:
         """A paragraph, wrapped and indented."""
-        self._console.print(Padding(Text(text), (0, 0, 0, indent)))
+        self._console.print(Padding(Text(visible(text)), (0, 0, 0, indent)))
 
     def verbatim(self, text: str) -> None:
         """A line that must be copied as it is, so it is never wrapped."""
@@ -62,7 +62,7 @@ class Page:
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
         for name, text in facts:
-            table.add_row(f"  {name}", Text(text))
+            table.add_row(f"  {name}", Text(visible(text)))
         self._console.print(table)
 
     def table(
@@ -74,7 +74,7 @@ class Page:
             wraps = wrapped and i == len(columns) - 1
             table.add_column(name, justify="left" if i < left or wraps else "right", no_wrap=not wraps)
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*map(visible, row))
         self._console.print(table)
 
     def text(self) -> str:
