@@ -170,6 +170,8 @@ def _show(item: Trace, stats: TraceStats) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from specsim.report.text import visible
+
     from specsim.traces.facts import facts
 
     out = io.StringIO()
@@ -179,7 +181,7 @@ def _show(item: Trace, stats: TraceStats) -> None:
     table.add_column(overflow="fold")
     for name, text in facts(item, stats):
         table.add_row(name, text)
-    console.print(item.meta.source)
+    console.print(visible(item.meta.source))
     console.print(table)
     for note in item.meta.notes:
         console.print(f"note: {note}")
