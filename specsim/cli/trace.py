@@ -171,7 +171,6 @@ def _show(item: Trace, stats: TraceStats) -> None:
     from rich.table import Table
 
     from specsim.report.text import visible
-
     from specsim.traces.facts import facts
 
     out = io.StringIO()
@@ -180,13 +179,13 @@ def _show(item: Trace, stats: TraceStats) -> None:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, text in facts(item, stats):
-        table.add_row(name, text)
+        table.add_row(name, visible(text))
     console.print(visible(item.meta.source))
     console.print(table)
     for note in item.meta.notes:
-        console.print(f"note: {note}")
+        console.print(visible(f"note: {note}"))
     for warning in stats.warnings:
-        console.print(f"warning: {warning}")
+        console.print(visible(f"warning: {warning}"))
     click.echo("\n".join(line.rstrip() for line in out.getvalue().splitlines()))
 
 
