@@ -109,7 +109,7 @@ def latency(**values: Any) -> None:
         check_file("-o", out, (".json",), force=values["force"])
     for needed in ("torch", "transformers"):
         if find_spec(needed) is None:
-            raise ScenarioError(f"measuring needs {needed}: pip install 'specsim[calibrate]'")
+            raise ScenarioError(f"measuring needs {needed}: pip install '.[calibrate]' in the folder of specsim")
     setup, points = _measured(values, methods)
     from calibrate.points import points_sha256
     from specsim.cli.calibrate_fit import fitted_profile, write_profile

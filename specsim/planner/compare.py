@@ -193,14 +193,17 @@ def decision_load(table: LoadTable, own_per_s: float) -> float:
 def capacity_rows(table: LoadTable, share: float) -> list[dict[str, Any]]:
     """Capacity of every policy, with its interval over replications and the paired comparison with off.
 
-    Each replication has a capacity of its own, interpolated on its own shares over the loads that both sides share; the
-    ratio to off is paired, and `vs_off` is more, less or tie. Null where fewer than two replications have one.
+    Each replication has a capacity of its own, interpolated on its own shares over the loads that both sides share. The
+    interval is null unless every replication has one: those that fail within the loads simulated are the hard ones, and
+    their mean is not that of all. The ratio to off is paired over the replications in which both have one; `vs_off` is
+    more, less or tie, null where fewer than two do.
     """
     rows = []
     for policy in table.policies:
         row = capacity_within_slo(table, policy, share)
         each = [_capacity_of(table, policy, r, share, table.loads_of(policy)) for r in range(table.replications)]
-        row["interval"] = interval(estimate(each))
+        censored = any(math.isnan(capacity) for capacity in each)
+        row["interval"] = interval(estimate([] if censored else each), within=(0.0, math.inf))
         common = table.loads_of("off", policy)
         mine, off = (
             [_capacity_of(table, p, r, share, common) for r in range(table.replications)] for p in (policy, "off")

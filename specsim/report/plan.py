@@ -215,12 +215,12 @@ def _capacity(page: Page, result: Mapping[str, Any]) -> None:
         ratio = "-" if c["ratio_to_off"] is None else spread(c["ratio_to_off"], times)
         beside = {"tie": " =", "more": "", "less": ""}.get(c["vs_off"] or "", "")
         bracket = [number(c["low_per_s"]), number(c["high_per_s"])]
-        rows.append(
-            [_row_name(c["policy"], names), found, *bracket, _interval(c["interval"]), ratio + beside, c["verdict"]]
-        )
+        search = c["verdict"].removesuffix(" the loads simulated")
+        rows.append([_row_name(c["policy"], names), found, *bracket, _interval(c["interval"]), ratio + beside, search])
     page.table(["policy", "requests/s", "meets at", "fails at", "95 %", "to off", "search"], rows)
-    page.line("95 %: interval over replications; to off: paired ratio, = where it is a tie; - where a replication does "
-              "not fail, or fails at once, in the loads simulated.")  # fmt: skip
+    page.line("95 %: interval over replications, - where one of them does not fail, or fails at once, in the loads "
+              "simulated; to off: ratio over the replications in which both sides fail there, = where it is a tie; "
+              "search: bracketed, or beyond or below the loads simulated.")  # fmt: skip
     if result["search"]:
         page.line(
             f"{len(result['search'])} points between the loads of section 3 were simulated to narrow these brackets "

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from specsim.report.plan_facts import batch_text, change_text, rank
+from specsim.report.plan_facts import PAYS, batch_text, change_text, rank
 from specsim.report.table import Column, Table
 from specsim.report.text import milliseconds, number, percent, times
 from specsim.report.traffic import traffic_rows
@@ -146,7 +146,7 @@ def _turns_by_batch(result: Mapping[str, Any]) -> Table:
 def _turns_by_load(result: Mapping[str, Any]) -> Table:
     columns = (
         _POLICY,
-        Column("verdict", "it is faster", str, "as `crossovers.by_load[].verdict`"),
+        Column("verdict", "it pays", PAYS.__getitem__, "as `crossovers.by_load[].verdict`"),
         Column("load_per_s", "turns at requests/s", number, "where the mean speed-up is 1"),
         Column("low_per_s", "not before", number, "last load before the turn that can be told apart"),
         Column("high_per_s", "not after", number, "first load after it"),
@@ -185,7 +185,13 @@ def _capacity(result: Mapping[str, Any]) -> Table:
         Column("load_per_s", "requests/s", number, "highest load within the objective, interpolated"),
         Column("low_per_s", "meets at", number, "highest load simulated that meets it"),
         Column("high_per_s", "fails at", number, "next load, which does not"),
-        Column("interval", "over replications", number, "each replication with its own capacity", True),
+        Column(
+            "interval",
+            "over replications",
+            number,
+            "each replication with its own capacity; null unless all have one",
+            True,
+        ),
         Column("ratio_to_off", "to off", times, "paired over replications", True),
         Column("vs_off", "against off", str, "more, less or tie"),
         Column("verdict", "search", str, "as `capacity[].verdict`", left=True),

@@ -29,7 +29,7 @@ def write_figure(profile: LatencyProfile, points: Sequence[Point], path: str) ->
         from matplotlib.figure import Figure
     except ImportError:
         raise ScenarioError(
-            "a picture needs matplotlib: pip install 'specsim[report]'; the text needs nothing"
+            "a picture needs matplotlib: pip install '.[report]' in the folder of specsim; the text needs nothing"
         ) from None
     shown = [(p, s) for p, s in errors_at(profile, points) if p.parts and p.kind in ("body", "whole")]
     if not shown:

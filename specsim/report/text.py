@@ -68,14 +68,23 @@ class Page:
     def table(
         self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, wrapped: bool = False
     ) -> None:
-        """A table whose first `left` columns are aligned left; `wrapped` lets the last one take several lines."""
+        """A table whose first `left` columns are aligned left; `wrapped` lets the last one take several lines.
+
+        Otherwise nothing is cut: a table that does not fit the page is wider than the page.
+        """
         table = Table(box=None, padding=(0, 1), pad_edge=True)
         for i, name in enumerate(columns):
             wraps = wrapped and i == len(columns) - 1
             table.add_column(name, justify="left" if i < left or wraps else "right", no_wrap=not wraps)
-        for row in rows:
-            table.add_row(*map(visible, row))
+        shown = [[visible(cell) for cell in row] for row in rows]
+        for row in shown:
+            table.add_row(*row)
+        width = self._console.width
+        if not wrapped:  # a row that is too long is better than figures cut short
+            widest = (max(map(len, cells)) for cells in zip(columns, *shown, strict=True))
+            self._console.width = max(width, sum(widest) + 2 * len(columns))
         self._console.print(table)
+        self._console.width = width
 
     def text(self) -> str:
         """Everything so far, without trailing blanks."""

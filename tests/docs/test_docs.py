@@ -267,3 +267,11 @@ def test_assumptions_are_numbered_without_gaps() -> None:
         cited = {int(n) for n in re.findall(r"\bA(\d{1,2})\b(?!\.\*\*)", page.read_text("utf-8")) if int(n) < 90}
         if page.name != "catalogue.md":
             assert cited <= {*numbers, 10, 16, 30, 40, 100}, f"{page_id(page)} cites an assumption that is not there"
+
+
+def test_no_page_or_message_installs_the_package_of_this_name_from_the_public_index() -> None:
+    """It is another project: what installs an extra names the folder."""
+    code = [path for folder in ("specsim", "calibrate", "db", "scenarios") for path in (ROOT / folder).rglob("*.py")]
+    wrong = re.compile(r"""pip install(?: -\S+)* ['"]?specsim\b""")
+    assert wrong.search("pip install 'specsim[report]'") and not wrong.search("pip install '.[report]', in the folder")
+    assert [page_id(p) for p in (*PAGES, *code) if wrong.search(p.read_text(encoding="utf-8"))] == []

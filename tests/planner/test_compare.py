@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_tables import make_table
 
-from specsim.planner.compare import LoadTable, best_policy, capacity_within_slo, comparison_rows, load_crossing
+from specsim.planner.compare import (
+    LoadTable,
+    best_policy,
+    capacity_rows,
+    capacity_within_slo,
+    comparison_rows,
+    load_crossing,
+)
 
 OFF = [[1.0, 1.0, 1.0]] * 4
 NOISE = (0.999, 1.0, 1.001)
@@ -91,6 +98,35 @@ def test_capacity_within_slo(
     found = capacity_within_slo(table, "off", 0.95)
     assert (found["verdict"], found["low_per_s"], found["high_per_s"]) == (verdict, low, high)
     assert found["load_per_s"] == (None if capacity is None else pytest.approx(capacity))
+
+
+@pytest.mark.parametrize(
+    ("last", "interval"),
+    [
+        ((0.90, 0.90, 0.90), {"mean": 2.5, "low": 2.5, "high": 2.5}),
+        ((0.90, 0.90, 0.99), {"mean": None, "low": None, "high": None}),
+        ((0.90, 0.99, None), {"mean": None, "low": None, "high": None}),
+    ],
+)
+def test_capacity_has_an_interval_only_where_every_replication_has_one(
+    last: tuple[float | None, ...], interval: dict[str, float | None]
+) -> None:
+    """The replications that fail within the loads simulated are the hard ones: their mean is not that of all."""
+    table = make_table(
+        {"off": [[1.0] * 3] * 3}, metrics=lambda policy, load, r: {"slo_share": last[r] if load == 3.0 else 1.0}
+    )
+    assert capacity_rows(table, 0.95)[0]["interval"] == pytest.approx(interval)
+
+
+@given(st.lists(st.integers(1, 5), min_size=2, max_size=5))
+def test_no_capacity_is_below_nothing(last_met: list[int]) -> None:
+    """However far the replications lie apart: a load cannot be negative."""
+    table = make_table(
+        {"off": [[1.0] * len(last_met)] * 6},
+        metrics=lambda policy, load, r: {"slo_share": 1.0 if load <= last_met[r] else 0.5},
+    )
+    low, high = (capacity_rows(table, 0.95)[0]["interval"][end] for end in ("low", "high"))
+    assert 0.0 <= low <= high
 
 
 def test_best_policy_keeps_off_unless_the_gain_is_separable() -> None:

@@ -241,7 +241,7 @@ def test_without_matplotlib_the_way_out_is_said(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = report("latest", "--db", stored.db, "-o", tmp_path / "x.html")
     assert done.exit_code == 2
-    assert "extra named report" in done.stderr
+    assert "pip install '.[report]'" in done.stderr
     assert not list(tmp_path.iterdir())
     assert report("latest", "--db", stored.db, "--markdown").exit_code == 0
 

@@ -148,6 +148,5 @@ def _graphs(w: Writer) -> None:
     w.graphs = f"Full CUDA graphs cover {covered:,} tokens a step, {largest:,} requests at k={w.num_spec_tokens}."
     if largest < seqs and w.num_spec_tokens:
         needed = -(-seqs * width // _CAPTURE_STEP) * _CAPTURE_STEP
-        w.warn(f"Full CUDA graphs cover {covered} tokens, {largest} requests at k={w.num_spec_tokens}: "
-               f"--max-cudagraph-capture-size {needed} would cover all {seqs:,} that are let in, for memory and "
-               f"start-up time; plan with --max-captured to see what it brings.")  # fmt: skip
+        w.warn(f"--max-cudagraph-capture-size {needed} would let full CUDA graphs cover all {seqs:,} requests that are "
+               f"let in, for memory and start-up time; plan with --max-captured to see what it brings.")  # fmt: skip

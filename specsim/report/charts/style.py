@@ -85,8 +85,8 @@ def canvas(width: float = 400, height: float = 270) -> Iterator[tuple[Figure, Ax
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ScenarioError(
-            "charts need matplotlib, which is not installed: install specsim with its extra named report, or ask for "
-            "--markdown, --csv or --json"
+            "charts need matplotlib, which is not installed: pip install '.[report]' in the folder of specsim, or ask "
+            "for --markdown, --csv or --json"
         ) from error
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # not what the machine's own settings say
