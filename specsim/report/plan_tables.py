@@ -189,7 +189,7 @@ def _capacity(result: Mapping[str, Any]) -> Table:
             "interval",
             "over replications",
             number,
-            "each replication with its own capacity; null unless all have one",
+            "each replication its own capacity; null unless all have one",
             True,
         ),
         Column("ratio_to_off", "to off", times, "paired over replications", True),
