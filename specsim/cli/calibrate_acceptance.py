@@ -100,7 +100,7 @@ def acceptance(**values: Any) -> None:
     check_file("-o", values["out"], _SUFFIXES, force=values["force"])
     for needed in ("torch", "transformers"):
         if find_spec(needed) is None:
-            raise ScenarioError(f"measuring needs {needed}: pip install 'specsim[calibrate]'")
+            raise ScenarioError(f"measuring needs {needed}: pip install '.[calibrate]' in the folder of specsim")
     job = _measured(values, tuple(sorted(ks)))
     wanted = values["wanted_interval"]
     summaries = [
