@@ -16,12 +16,13 @@ ROW = "id,target,method,k,hardware,isl,osl,load_kind,load,speedup\na,llama-3.1-8
 WRITERS = {
     "published": ("validate", "published", "--rows", "rows.csv", "-o", "{}.md"),
     "acceptance": ("validate", "acceptance", "m.jsonl", "-o", "{}.md"),
+    "measured": ("calibrate", "acceptance", "--target", "t", "--prompts", "p.jsonl", "-o", "{}.jsonl"),
     "convert": ("trace", "convert", "log.csv", "-o", "{}.csv"),
     "synth": ("trace", "synth", "--isl", "9", "--osl", "4", "-o", "{}.csv"),
     "requests": ("simulate", "llama-8b-h100-eagle", "--no-store", "--requests-out", "{}.csv"),
     "timeline": ("simulate", "llama-8b-h100-eagle", "--no-store", "--timeline", "{}.json"),
 }
-FORCE = {"convert", "synth", "requests", "timeline"}
+FORCE = {"measured", "convert", "synth", "requests", "timeline"}
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +36,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def refusal(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """The error of a command, which must come before it has read or simulated anything."""
+    import specsim.cli.calibrate_acceptance
     import specsim.cli.trace
     import specsim.cli.validate
     import specsim.cli.validate_acceptance
@@ -45,6 +47,7 @@ def refusal(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
     for place, function in (
         (specsim.cli.validate, "_predicted"),
+        (specsim.cli.calibrate_acceptance, "_measured"),
         (specsim.cli.validate_acceptance, "_judged"),
         (specsim.cli.trace, "load_trace_from_options"),
         (synth, "synthesise"),

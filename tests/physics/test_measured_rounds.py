@@ -13,7 +13,10 @@ from specsim.acceptance import Empirical, read_measured
 from specsim.acceptance.base import round_starts
 from specsim.acceptance.measured import drafters_in
 from specsim.acceptance.measured_summary import summary_of
+from specsim.acceptance.round_statistics import round_statistics
 from specsim.errors import ProfileError
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "acceptance_smollm2_135m.jsonl.gz"
 
 ROWS: list[dict[str, Any]] = [
     {
@@ -148,6 +151,30 @@ def test_the_interval_holds_and_the_prompts_that_it_needs_are_right(tmp_path: Pa
         assert at.low is not None and at.high is not None
         halves.append((at.high - at.low) / 2 / at.length)
     assert np.mean(halves) == pytest.approx(0.03, rel=0.1)
+
+
+def test_what_a_smaller_k_loses_is_small_on_the_example() -> None:
+    """Suffix decoding, run at k = 1, 3, 5 and 10: replayed from its rounds at 10, beside its own at the others."""
+    found = read_measured(EXAMPLE, drafter="suffix")
+    model = Empirical.of(found)
+    errors = {at.k: model.expected_length(at.k) / at.length - 1 for at in summary_of(found, (1, 3, 5, 10)).by_k}
+    assert errors[10] == pytest.approx(0, abs=1e-12)
+    assert all(-0.025 < error < 0.025 for error in errors.values())
+    assert errors[1] == pytest.approx(-0.022, abs=0.001), "as the reference says"
+    assert errors[5] == pytest.approx(-0.008, abs=0.001), "as the reference says"
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "layer_skip"])
+def test_the_memory_and_spread_of_the_example_are_replayed(drafter: str) -> None:
+    """Acceptance is not independent on real text; the replay has what was measured, within sampling error."""
+    found = read_measured(EXAMPLE, drafter=drafter)
+    at = summary_of(found, (3,)).by_k[0]
+    outputs = np.tile([len(run) for run in found.runs], 20)
+    luck = Empirical.of(found).luck(1, 0, outputs)
+    replayed = round_statistics(luck.run, luck.offsets, 3)
+    assert replayed.length == pytest.approx(at.length, rel=0.06)
+    assert replayed.autocorrelation == pytest.approx(at.autocorrelation, abs=0.08)
+    assert (at.autocorrelation > 0.2) == (drafter == "ngram")
 
 
 def test_one_request_has_no_interval(tmp_path: Path) -> None:
