@@ -13,7 +13,6 @@ import numpy as np
 from specsim.config import ReplicaLimits
 from specsim.engine import decode_kernels as kernels
 from specsim.engine.recorder import Recorder
-from specsim.engine.step_terms import StepTerms
 from specsim.workload import CHUNK, Workload
 
 __all__ = ["DecodeBatch", "Peek"]
@@ -47,7 +46,7 @@ class DecodeBatch:
     def __init__(self, workload: Workload, limits: ReplicaLimits, num_spec_tokens: int, window_tokens: int) -> None:
         """`num_spec_tokens`: largest k of the policy."""
         self._workload = workload
-        self._slots = limits.draft_slots
+        self.slots = limits.draft_slots
         self._lookahead = limits.lookahead_tokens(num_spec_tokens)
         self.sums = np.zeros(kernels.SUMS, dtype=np.int64)
         # Where a request holds all that it needs from the start, its first block is as long as it can ever be.
@@ -60,7 +59,8 @@ class DecodeBatch:
         self.luck = np.zeros((PLACES, 2), dtype=np.int8)
         self._place = 0
         self._peek = Peek()
-        self._trims = False
+        self.trims = False
+        """Whether the coming step verifies fewer drafts than are scheduled."""
         self.count = 0
         """Requests in the batch."""
 
@@ -91,13 +91,13 @@ class DecodeBatch:
             : kernels.NEW_BLOCKS + 1
         ].tolist()
         peek.served = n
-        self._trims = False
-        peek.is_cut = n * (1 + self._slots) + peek.draft_tokens > budget_tokens
+        self.trims = False
+        peek.is_cut = n * (1 + self.slots) + peek.draft_tokens > budget_tokens
         if peek.is_cut:
             (
                 peek.served, peek.draft_tokens, peek.draft_rounds, peek.new_blocks, peek.kv_tokens,
                 peek.windowed_kv_tokens,
-            ) = kernels.cut(self.sums, self.rows, self.notes, budget_tokens, self._slots)  # fmt: skip
+            ) = kernels.cut(self.sums, self.rows, self.notes, budget_tokens, self.slots)  # fmt: skip
         return peek
 
     def scheduled(self) -> tuple[np.ndarray, np.ndarray]:
@@ -109,7 +109,7 @@ class DecodeBatch:
     def verify(self, drafts: np.ndarray) -> tuple[int, int]:
         """Verify only so many of the drafts scheduled, blocks for all of them staying taken: (drafts, rounds with
         any)."""
-        self._trims = True
+        self.trims = True
         drafts = np.asarray(drafts, dtype=np.int64)
         found: tuple[int, int] = kernels.verify(self.notes, drafts)
         return found
@@ -138,25 +138,9 @@ class DecodeBatch:
         """
         gained, finished = kernels.end_step(
             self.sums, self.rows, self.notes, self.luck, recorder.record, served, next_k, self._peek.is_cut,
-            self._trims, measured, seconds, batch, used_blocks, draft_rounds, drafts, prefilled, gap_s, gaps,
+            self.trims, measured, seconds, batch, used_blocks, draft_rounds, drafts, prefilled, gap_s, gaps,
         )  # fmt: skip
         return gained, self.finished(finished) if finished else []
-
-    def run(
-        self, terms: StepTerms, recorder: Recorder, now_s: float, until_s: float, first: tuple[float, int, int, bool],
-        ks: tuple[int, int, int], kv_below: int, used_blocks: int, freed: int, capacity: int, budget_tokens: int,
-        leaving: tuple[int, int, int, bool], padding: int, gap_from_s: float, later: int, later_from_s: float,
-    ) -> tuple[float, int, int, int, int, float, int, int, tuple[int, int, int, int]]:  # fmt: skip
-        """Carry out the step last peeked and those behind it, see `decode_kernels.run_steps`, whose arguments are
-        taken together here: `first` (first_s, first_batch, prefilled, is_alone), `ks` (last_k, next_k, then_k),
-        `leaving` (requests, context, windowed, stays)."""
-        found: tuple[float, int, int, int, int, float, int, int, tuple[int, int, int, int]] = kernels.run_steps(
-            self.sums, self.rows, self.notes, self.luck, terms.terms, terms.prices, terms.nodes, recorder.record,
-            now_s, until_s, recorder.measure_from_s, recorder.measure_until_s, *first, *ks, kv_below, used_blocks,
-            freed, capacity, budget_tokens, self._slots, self._trims, *leaving, padding, gap_from_s, later,
-            later_from_s,
-        )  # fmt: skip
-        return found
 
     @property
     def kv_tokens(self) -> int:

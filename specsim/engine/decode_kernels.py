@@ -311,13 +311,13 @@ def run_steps(  # type: ignore[no-untyped-def]
         gap_from_s: when the rows emitted last, but for `later` of them, which did so at `later_from_s`.
 
     Returns:
-        (end, steps, blocks taken, tokens emitted, requests finished; of the last step its seconds, drafts and rounds
-        with drafts; make-up of the step last looked at, which the table lacks if there was none: the first four of
-        `terms`).
+        (end, steps, blocks taken, tokens emitted, requests finished, the first of them with its blocks; of the last
+        step its seconds, drafts and rounds with drafts; whether the table lacks the next one, and the make-up of that:
+        the first four of `terms`).
     """
     steps = taken = all_gained = finished = drafts = draft_rounds = requests = levels = verified = 0
     seconds = 0.0
-    k = next_k
+    k, lacks = next_k, False
     exact_s = 2.0 * now_s  # up to there `end - now` has no rounding, so that a clock can be moved on by it
     while now_s < until_s and finished == 0:
         is_special = steps == 0 and first_s >= 0.0
@@ -342,6 +342,7 @@ def run_steps(  # type: ignore[no-untyped-def]
             verified = _tree_tokens(nodes, levels, coming_rounds + (leaving if last_k else 0))
             place = find_terms(terms, requests, levels, verified, k)
             if not terms[place, USED]:
+                lacks = True
                 break
             step_s = terms[place, _BASE] + (kv + leaving_kv) * terms[place, _FULL]
             step_s += (sums[WINDOWED] + leaving_windowed) * terms[place, _CUT_OFF]
@@ -383,4 +384,5 @@ def run_steps(  # type: ignore[no-untyped-def]
         last_k, k = k, then_k
         steps += 1
     make_up = requests, levels, verified, k
-    return now_s, steps, taken, all_gained, finished, seconds, drafts, draft_rounds, make_up
+    first = notes[FINISHED, 0], notes[TAKEN, 0]
+    return now_s, steps, taken, all_gained, finished, first, seconds, drafts, draft_rounds, lacks, make_up

@@ -7,6 +7,7 @@ one prompt is unfinished between two steps, and it is the one admitted last.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -167,7 +168,7 @@ class FastQueues:
             request = waiting[0]
             known = self._known(request)
             cached = 0
-            hashes: list[int] = []
+            hashes: Sequence[int] = ()
             has_cache = request in self._arrived
             if has_cache:
                 if self._token_comes:

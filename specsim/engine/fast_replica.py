@@ -8,7 +8,7 @@ row by a compiled loop, behind the step that was decided in Python. What a step 
 from __future__ import annotations
 
 from specsim.config import ReplicaLimits
-from specsim.engine.decode_batch import Peek
+from specsim.engine.decode_kernels import run_steps
 from specsim.engine.fast_step import ENDLESS, FastStep
 from specsim.engine.recorder import Recorder
 from specsim.engine.step_terms import step_terms
@@ -17,6 +17,9 @@ from specsim.policies import Policy
 from specsim.workload import Workload
 
 __all__ = ["FastReplica"]
+
+_NO_FIRST = (-1.0, 0, 0, False)
+_NOBODY: list[tuple[int, int]] = []
 
 
 class FastReplica(FastStep):
@@ -33,7 +36,7 @@ class FastReplica(FastStep):
         recorder: Recorder,
     ) -> None:
         super().__init__(index, workload, limits, policy, cost, machinery, recorder)
-        self._terms = step_terms(cost, machinery=machinery)
+        self._table = step_terms(cost, machinery=machinery)
         self._is_static = self._order == "batch"
         self._is_steady = policy.constant or (
             type(policy).steady_below is not Policy.steady_below and not self._looks_at_rounds
@@ -48,9 +51,9 @@ class FastReplica(FastStep):
         if now_s >= until_s:
             return self._begin(now_s)
         if self._only_decodes():
-            peek = self._batch.peek(self._budget)
-            if not peek.is_cut and peek.new_blocks <= self._kv.pool.available:
-                return self._run(now_s, until_s, peek)
+            seconds = self._run(now_s, until_s)
+            if seconds is not None:
+                return seconds
         seconds = self._begin(now_s)
         if seconds is not None and self._goes_on():
             return self._run_on(now_s, until_s, seconds)
@@ -69,32 +72,42 @@ class FastReplica(FastStep):
     def _goes_on(self) -> bool:
         """Whether that will be so behind the step that was decided, nobody finishes with its first token, and the
         policy can say beforehand what it will choose."""
-        output, emitted = self._output, self._emitted
         return (
             self._is_steady
             and self._partial is None
             and not (self._late or self._placed or self._peek.is_cut)
             and (self._is_static or not self._waiting or (self._is_shut and not self._leaving))
             and (not self._joined_s or (not self._prompts_only and len(set(self._joined_s.values())) == 1))
-            and all(output[request] - emitted.get(request, 0) > 1 for request in self._completing)
+            and not self._ends_at_once()
         )
 
-    def _run(self, now_s: float, until_s: float, peek: Peek) -> float:
+    def _ends_at_once(self) -> bool:
+        output, emitted = self._output, self._emitted
+        for request in self._completing:
+            if output[request] == 1 or (emitted and output[request] == emitted.get(request, 0) + 1):
+                return True
+        return False
+
+    def _run(self, now_s: float, until_s: float) -> float | None:
         """Run steps in which requests only decode, up to the first that ends at `until_s` or later or with a request
-        finished; the seconds that they take."""
-        policy, served = self._policy, peek.served
+        finished; the seconds that they take, None where blocks or the token budget do not suffice for the first."""
+        batch, policy, served = self._batch, self._policy, self._batch.count
         k, kv_below = self._next_k, ENDLESS
-        self._prompts_only, self._size = False, served
-        if self._looks_at_rounds:
-            self._look_at_rounds(peek, served)
         if not self._constant:
+            peek = batch.peek(self._budget)
+            if peek.is_cut or peek.new_blocks > self._kv.pool.available:
+                return None
+            if self._looks_at_rounds:
+                self._prompts_only = False
+                self._look_at_rounds(peek, served)
             kv_tokens = peek.kv_tokens + self._padding
             k = policy.next_k(served, kv_tokens, served)
             kv_below = policy.steady_below(served, kv_tokens, served)
+        self._prompts_only, self._size = False, served
         leaving = (len(self._leaving), self._leaving_kv, self._leaving_windowed, True)
-        return self._row(now_s, until_s, (-1.0, 0, 0, False), k, k, kv_below, leaving, 0)
+        return self._row(now_s, until_s, _NO_FIRST, k, k, kv_below, leaving, 0)
 
-    def _run_on(self, now_s: float, until_s: float, first_s: float) -> float:
+    def _run_on(self, now_s: float, until_s: float, first_s: float) -> float | None:
         """Carry out the step that was decided, which takes `first_s`, and run on behind it."""
         batch, policy, is_alone = self._batch, self._policy, self._prompts_only
         k, then_k, kv_below = self._next_k, self._next_k, ENDLESS
@@ -117,30 +130,36 @@ class FastReplica(FastStep):
     def _row(
         self, now_s: float, until_s: float, first: tuple[float, int, int, bool], k: int, then_k: int, kv_below: int,
         leaving: tuple[int, int, int, bool], freed: int,
-    ) -> float:  # fmt: skip
-        """Steps in a row, see `DecodeBatch.run`: the seconds that they take."""
-        batch, pool = self._batch, self._kv.pool
+    ) -> float | None:  # fmt: skip
+        """Steps in a row, see `decode_kernels.run_steps`: the seconds that they take, None where there are none."""
+        batch, pool, recorder, table = self._batch, self._kv.pool, self._recorder, self._table
         first_s, _, _, is_alone = first
         is_special = first_s >= 0.0
         later, later_from_s = len(self._joined_s), 0.0
         if later:
             later_from_s = next(iter(self._joined_s.values()))
-        if self._counts_iterations:
-            self._completed = []
-            self._decode_steps += is_special and not is_alone
-        for request in self._completing:
-            self._complete_prompt(request, now_s + first_s, is_pending=True)
-        self._completing.clear()
-        ks = (self._next_k if self._next_k >= 0 else k, k, then_k)
+        if is_special:
+            if self._counts_iterations:
+                self._decode_steps += not is_alone
+            for request in self._completing:
+                self._complete_prompt(request, now_s + first_s, is_pending=True)
+            self._completing.clear()
+        last_k = self._next_k if self._next_k >= 0 else k
         gap_from_s = self._decoded_s if self._separate else now_s
         while True:
-            end_s, steps, taken, gained, finished, seconds, drafts, draft_rounds, make_up = batch.run(
-                self._terms, self._recorder, now_s, until_s, first, ks, kv_below, pool.used + freed, freed,
-                pool.capacity, self._budget, leaving, self._padding, gap_from_s, later, later_from_s,
+            (
+                end_s, steps, taken, gained, finished, finisher, seconds, drafts, draft_rounds, lacks, make_up,
+            ) = run_steps(
+                batch.sums, batch.rows, batch.notes, batch.luck, table.terms, table.prices, table.nodes,
+                recorder.record, now_s, until_s, recorder.measure_from_s, recorder.measure_until_s, *first, last_k, k,
+                then_k, kv_below, pool.used + freed, freed, pool.capacity, self._budget, batch.slots, batch.trims,
+                *leaving, self._padding, gap_from_s, later, later_from_s,
             )  # fmt: skip
             if steps:
                 break
-            self._terms.learn(make_up)
+            if not lacks:
+                return None
+            table.learn(make_up)
         if taken:
             pool.take(taken)
         self._next_k = k if steps == 1 else then_k
@@ -151,8 +170,15 @@ class FastReplica(FastStep):
             self._joined_s.clear()
             self._decoded_s = end_s
         if self._counts_iterations:
+            self._completed = []
             self._decode_steps += steps - is_special
         if self._watches:
             self._saw(batch.count, draft_rounds, drafts, gained)
-        self._ran = batch.finished(finished) if finished else []
-        return seconds if steps == 1 else end_s - now_s
+        if not finished:
+            self._ran = _NOBODY
+        elif finished == 1:
+            batch.count -= 1
+            self._ran = [finisher]
+        else:
+            self._ran = batch.finished(finished)
+        return seconds if steps == 1 else end_s - now_s  # type: ignore[no-any-return]

@@ -177,10 +177,11 @@ class FastStep(FastQueues):
         if self._leaving and self._order != "batch":
             gone, self._leaving = self._leaving, []
             self._leaving_kv = self._leaving_windowed = 0
-        done = self._ran
+        done, self._ran = self._ran, None
         if done is None:
             done = self._carry_out(now_s)
-        self._ran = None
+        elif not (done or gone or self._watches or self._spoils):
+            return done
         finished = []
         for request, blocks in done:
             self._kv.total[request] += blocks
