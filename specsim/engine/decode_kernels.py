@@ -291,16 +291,18 @@ def find_terms(terms, requests, levels, verified, next_k):  # type: ignore[no-un
 
 @kernel
 def run_steps(  # type: ignore[no-untyped-def]
-    sums, rows, notes, luck, terms, prices, nodes, record, now_s, until_s, from_s, measured_until_s,
-    first_s, first_batch, prefilled, is_alone, last_k, next_k, then_k, kv_below, used_blocks, freed, capacity, budget,
-    slots, trims, leaving, leaving_kv, leaving_windowed, stays, padding, gap_from_s, later, later_from_s,
+    sums, rows, notes, luck, terms, prices, nodes, record, history, now_s, until_s, from_s, measured_until_s,
+    first_s, first_batch, prefilled, is_alone, last_k, next_k, then_k, most, kv_below, used_blocks, freed, capacity,
+    budget, slots, trims, leaving, leaving_kv, leaving_windowed, stays, padding, gap_from_s, later, later_from_s,
 ):  # fmt: skip
-    """Whole steps, one after another, until one ends at `until_s` or later, a request finishes, the context reaches
-    `kv_below`, or the next one would double the time, need more blocks than there are, a draft cut, or terms that the
-    table does not have.
+    """Whole steps, one after another, until one ends at `until_s` or later, a request finishes, there are `most`, the
+    context reaches `kv_below`, or the next one would double the time, need more blocks than there are, a draft cut, or
+    terms that the table does not have.
 
     Args:
         prices: float64 [4]: seconds of a change of k; whether host time is hidden; host seconds, and per request.
+        history: int64 [steps, 5], gets requests, rounds, rounds with drafts, drafts and tokens emitted of each step, as
+            far as it is long.
         nodes: int64, tokens verified by depth of a tree; empty: drafts are chains.
         first_s: seconds of the first step if it is special, with its blocks taken, `first_batch` requests in it,
             `prefilled` prompt tokens, alone in it or not, and after it rows that join; negative: it is like the others.
@@ -311,15 +313,14 @@ def run_steps(  # type: ignore[no-untyped-def]
         gap_from_s: when the rows emitted last, but for `later` of them, which did so at `later_from_s`.
 
     Returns:
-        (end, steps, blocks taken, tokens emitted, requests finished, the first of them with its blocks; of the last
-        step its seconds, drafts and rounds with drafts; whether the table lacks the next one, and the make-up of that:
-        the first four of `terms`).
+        (end, steps, blocks taken, tokens emitted, requests finished, the first of them with its blocks, seconds of the
+        last step; whether the table lacks the next one, and the make-up of that: the first four of `terms`).
     """
     steps = taken = all_gained = finished = drafts = draft_rounds = requests = levels = verified = 0
     seconds = 0.0
     k, lacks = next_k, False
     exact_s = 2.0 * now_s  # up to there `end - now` has no rounding, so that a clock can be moved on by it
-    while now_s < until_s and finished == 0:
+    while now_s < until_s and finished == 0 and steps < most:
         is_special = steps == 0 and first_s >= 0.0
         count, kv, new_blocks = sums[COUNT], sums[KV] + padding, sums[NEW_BLOCKS]
         served, batch = count, count
@@ -358,6 +359,9 @@ def run_steps(  # type: ignore[no-untyped-def]
         taken += new_blocks
         gained, finished = _walk(sums, rows, notes, luck, served, k, False, trims)
         all_gained += gained
+        if steps < len(history):
+            history[steps, 0], history[steps, 1] = batch - count if is_special and is_alone else batch, served
+            history[steps, 2], history[steps, 3], history[steps, 4] = draft_rounds, drafts, gained
         if from_s <= end_s <= measured_until_s:
             shown = _tree_tokens(nodes, drafts, draft_rounds)
             _add_step(record, end_s - now_s, batch, used_blocks, served, draft_rounds, shown, gained, prefilled, k)
@@ -385,4 +389,4 @@ def run_steps(  # type: ignore[no-untyped-def]
         steps += 1
     make_up = requests, levels, verified, k
     first = notes[FINISHED, 0], notes[TAKEN, 0]
-    return now_s, steps, taken, all_gained, finished, first, seconds, drafts, draft_rounds, lacks, make_up
+    return now_s, steps, taken, all_gained, finished, first, seconds, lacks, make_up

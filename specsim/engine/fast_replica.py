@@ -7,6 +7,8 @@ row by a compiled loop, behind the step that was decided in Python. What a step 
 
 from __future__ import annotations
 
+import numpy as np
+
 from specsim.config import ReplicaLimits
 from specsim.engine.decode_kernels import run_steps
 from specsim.engine.fast_step import ENDLESS, FastStep
@@ -18,6 +20,8 @@ from specsim.workload import Workload
 
 __all__ = ["FastReplica"]
 
+_TOLD = 256
+"""Most steps in a row of which a policy is told afterwards."""
 _NO_FIRST = (-1.0, 0, 0, False)
 _NOBODY: list[tuple[int, int]] = []
 
@@ -39,8 +43,11 @@ class FastReplica(FastStep):
         self._table = step_terms(cost, machinery=machinery)
         self._is_static = self._order == "batch"
         self._is_steady = policy.constant or (
-            type(policy).steady_below is not Policy.steady_below and not self._looks_at_rounds
+            type(policy).steady_for is not Policy.steady_for and not self._looks_at_rounds
         )
+        self._told = np.zeros((_TOLD if self._watches else 0, 5), dtype=np.int64)
+        """What is to be observed of a row of steps."""
+        self._most = _TOLD if self._watches else ENDLESS
         self._budget = limits.max_num_batched_tokens if self._is_cut else ENDLESS
 
     def begin_step(self, now_s: float, until_s: float = 0.0) -> float | None:
@@ -55,9 +62,10 @@ class FastReplica(FastStep):
             if seconds is not None:
                 return seconds
         seconds = self._begin(now_s)
-        if seconds is not None and self._goes_on():
-            return self._run_on(now_s, until_s, seconds)
-        return seconds
+        if seconds is None or not self._goes_on():
+            return seconds
+        longer = self._run_on(now_s, until_s, seconds)
+        return seconds if longer is None else longer
 
     def _only_decodes(self) -> bool:
         """Whether requests only decode in the coming step, and none is late or waits for a place that is there."""
@@ -70,8 +78,7 @@ class FastReplica(FastStep):
         )
 
     def _goes_on(self) -> bool:
-        """Whether that will be so behind the step that was decided, nobody finishes with its first token, and the
-        policy can say beforehand what it will choose."""
+        """Whether that will be so behind the step that was decided, and nobody finishes with its first token."""
         return (
             self._is_steady
             and self._partial is None
@@ -92,7 +99,7 @@ class FastReplica(FastStep):
         """Run steps in which requests only decode, up to the first that ends at `until_s` or later or with a request
         finished; the seconds that they take, None where blocks or the token budget do not suffice for the first."""
         batch, policy, served = self._batch, self._policy, self._batch.count
-        k, kv_below = self._next_k, ENDLESS
+        k, most, kv_below = self._next_k, ENDLESS, ENDLESS
         if not self._constant:
             peek = batch.peek(self._budget)
             if peek.is_cut or peek.new_blocks > self._kv.pool.available:
@@ -102,21 +109,24 @@ class FastReplica(FastStep):
                 self._look_at_rounds(peek, served)
             kv_tokens = peek.kv_tokens + self._padding
             k = policy.next_k(served, kv_tokens, served)
-            kv_below = policy.steady_below(served, kv_tokens, served)
+            most, kv_below = policy.steady_for(served, kv_tokens, served)
         self._prompts_only, self._size = False, served
         leaving = (len(self._leaving), self._leaving_kv, self._leaving_windowed, True)
-        return self._row(now_s, until_s, _NO_FIRST, k, k, kv_below, leaving, 0)
+        return self._row(now_s, until_s, _NO_FIRST, k, k, most, kv_below, leaving, 0)
 
     def _run_on(self, now_s: float, until_s: float, first_s: float) -> float | None:
-        """Carry out the step that was decided, which takes `first_s`, and run on behind it."""
+        """Carry out the step that was decided, which takes `first_s`, and run on behind it; None where the policy
+        cannot say beforehand what it will choose then."""
         batch, policy, is_alone = self._batch, self._policy, self._prompts_only
-        k, then_k, kv_below = self._next_k, self._next_k, ENDLESS
+        k, then_k, most, kv_below = self._next_k, self._next_k, ENDLESS, ENDLESS
         count = batch.count + len(self._completing)
         if not self._constant and count:
             kv_tokens = batch.kv_tokens + self._padding + sum(map(self._known, self._completing))
             kv_tokens += 0 if is_alone else batch.count  # each brings one token at least
             then_k = policy.next_k(count, kv_tokens, count)
-            kv_below = policy.steady_below(count, kv_tokens, count)
+            most, kv_below = policy.steady_for(count, kv_tokens, count)
+            if most < 2:
+                return None
         first = (first_s, self._size + (batch.count if is_alone else 0), self._work.prefill_tokens, is_alone)
         leaving, freed = (len(self._leaving), self._leaving_kv, self._leaving_windowed, self._is_static), 0
         if self._leaving and not self._is_static:
@@ -125,11 +135,11 @@ class FastReplica(FastStep):
                 self._release(request)
             freed -= self._kv.pool.used
             self._leaving, self._leaving_kv, self._leaving_windowed = [], 0, 0
-        return self._row(now_s, until_s, first, k, then_k, kv_below, leaving, freed)
+        return self._row(now_s, until_s, first, k, then_k, most, kv_below, leaving, freed)
 
     def _row(
-        self, now_s: float, until_s: float, first: tuple[float, int, int, bool], k: int, then_k: int, kv_below: int,
-        leaving: tuple[int, int, int, bool], freed: int,
+        self, now_s: float, until_s: float, first: tuple[float, int, int, bool], k: int, then_k: int, most: int,
+        kv_below: int, leaving: tuple[int, int, int, bool], freed: int,
     ) -> float | None:  # fmt: skip
         """Steps in a row, see `decode_kernels.run_steps`: the seconds that they take, None where there are none."""
         batch, pool, recorder, table = self._batch, self._kv.pool, self._recorder, self._table
@@ -147,13 +157,11 @@ class FastReplica(FastStep):
         last_k = self._next_k if self._next_k >= 0 else k
         gap_from_s = self._decoded_s if self._separate else now_s
         while True:
-            (
-                end_s, steps, taken, gained, finished, finisher, seconds, drafts, draft_rounds, lacks, make_up,
-            ) = run_steps(
+            end_s, steps, taken, gained, finished, finisher, seconds, lacks, make_up = run_steps(
                 batch.sums, batch.rows, batch.notes, batch.luck, table.terms, table.prices, table.nodes,
-                recorder.record, now_s, until_s, recorder.measure_from_s, recorder.measure_until_s, *first, last_k, k,
-                then_k, kv_below, pool.used + freed, freed, pool.capacity, self._budget, batch.slots, batch.trims,
-                *leaving, self._padding, gap_from_s, later, later_from_s,
+                recorder.record, self._told, now_s, until_s, recorder.measure_from_s, recorder.measure_until_s, *first,
+                last_k, k, then_k, min(most, self._most), kv_below, pool.used + freed, freed, pool.capacity,
+                self._budget, batch.slots, batch.trims, *leaving, self._padding, gap_from_s, later, later_from_s,
             )  # fmt: skip
             if steps:
                 break
@@ -173,7 +181,7 @@ class FastReplica(FastStep):
             self._completed = []
             self._decode_steps += steps - is_special
         if self._watches:
-            self._saw(batch.count, draft_rounds, drafts, gained)
+            self._history = self._told[:steps].tolist()
         if not finished:
             self._ran = _NOBODY
         elif finished == 1:

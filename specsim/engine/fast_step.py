@@ -51,6 +51,8 @@ class FastStep(FastQueues):
         self._trims = policy.trims
         self._looks_at_rounds = policy.trims or policy.watches == "rounds"
         self._seen = Observed()
+        self._history: list[list[int]] = []
+        """Of each step since the policy was told: requests, rounds, rounds with drafts, drafts, tokens emitted."""
         self._constant = policy.constant
         self._next_k = policy.num_spec_tokens if policy.constant else -1
         self._work.machinery = machinery
@@ -181,7 +183,7 @@ class FastStep(FastQueues):
         if done is None:
             done = self._carry_out(now_s)
         elif not (done or gone or self._watches or self._spoils):
-            return done
+            return ()
         finished = []
         for request, blocks in done:
             self._kv.total[request] += blocks
@@ -201,9 +203,18 @@ class FastStep(FastQueues):
                 self._stale_prompt = self._partial
             self._prompt_seen = prompt
         if self._watches:
-            self._seen.completed = self._completed
-            self._policy.observe(self._seen)
+            self._tell()
         return finished
+
+    def _tell(self) -> None:
+        """Let the policy observe the steps that have ended."""
+        seen, last = self._seen, len(self._history) - 1
+        for n, (seen.batch, seen.rounds, seen.draft_rounds, seen.drafted, gained) in enumerate(self._history):
+            seen.accepted = gained - seen.rounds
+            seen.completed = self._completed if n == last else ()
+            if self._looks_at_rounds:
+                seen.emitted = self._batch.emitted[: seen.rounds]
+            self._policy.observe(seen)
 
     def _carry_out(self, now_s: float) -> list[tuple[int, int]]:
         """Carry out the step that began for those that decode: (request, blocks taken since it joined) of whom it
@@ -230,16 +241,8 @@ class FastStep(FastQueues):
             self._completed = []
             self._decode_steps += not self._prompts_only
         if self._watches:
-            self._saw(served, peek.draft_rounds, peek.draft_tokens, gained)
+            self._history = [[self._size, served, peek.draft_rounds, peek.draft_tokens, gained]]
         return finished
-
-    def _saw(self, rounds: int, draft_rounds: int, drafts: int, gained: int) -> None:
-        """Write into what the policy is told of a step."""
-        seen = self._seen
-        seen.batch, seen.rounds, seen.draft_rounds = self._size, rounds, draft_rounds
-        seen.drafted, seen.accepted = drafts, gained - rounds
-        if self._looks_at_rounds:
-            seen.emitted = self._batch.emitted[:rounds]
 
     def view(self) -> StepView:
         peek = self._peek

@@ -105,7 +105,7 @@ class Policy(ABC):
     trims: ClassVar[bool] = False
     """Whether `trim` is asked before each step."""
     ALWAYS: ClassVar[int] = 1 << 62
-    """What `steady_below` returns where the context does not matter."""
+    """What `steady_for` returns where it does not matter how often it is asked, or with how many cached tokens."""
 
     def __init__(self, num_spec_tokens: int) -> None:
         self.num_spec_tokens = num_spec_tokens
@@ -121,11 +121,13 @@ class Policy(ABC):
             decode_requests: how many of them decode.
         """
 
-    def steady_below(self, batch: int, kv_tokens: int, decode_requests: int) -> int:
-        """How long the last answer of `next_k` holds: cached tokens below which it would be the same for the same
-        batch, whatever steps without a completion `observe` were told of in between. An engine need not ask, or tell
-        of such steps, until then; 0: it must ask before every step."""
-        return 0
+    def steady_for(self, batch: int, kv_tokens: int, decode_requests: int) -> tuple[int, int]:
+        """How long `next_k` answers as it would now, for the same requests: (times that it is asked, this one counted,
+        whatever steps without a completion `observe` is told of in between; cached tokens that it is asked below).
+
+        An engine may take so many steps at once, and tell `observe` of them afterwards.
+        """
+        return 1, 0
 
     def observe(self, seen: Observed) -> None:
         """Learn from the step that was just carried out; who watches nothing is not asked."""

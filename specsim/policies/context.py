@@ -73,9 +73,9 @@ class ByContext(Policy):
         context = kv_tokens // decode_requests if decode_requests else 0
         return self._rules[bisect_right(self._from, context) - 1].next_k(batch, kv_tokens, decode_requests)
 
-    def steady_below(self, batch: int, kv_tokens: int, decode_requests: int) -> int:
+    def steady_for(self, batch: int, kv_tokens: int, decode_requests: int) -> tuple[int, int]:
         further = bisect_right(self._from, kv_tokens // decode_requests)
-        return self._from[further] * decode_requests if further < len(self._from) else self.ALWAYS
+        return self.ALWAYS, self._from[further] * decode_requests if further < len(self._from) else self.ALWAYS
 
 
 def _check(spec: PolicySpec) -> None:

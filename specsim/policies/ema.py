@@ -174,6 +174,10 @@ class Ema(Policy):
         if due > 0 and due % self._interval == 0:
             slot.decide()
 
+    def steady_for(self, batch: int, kv_tokens: int, decode_requests: int) -> tuple[int, int]:
+        due = self._slot(batch).count - self._warmup
+        return self._interval - (due % self._interval if due > 0 else due), self.ALWAYS
+
 
 def _allowed(candidates: Sequence[int], num_spec_tokens: int) -> list[int]:
     return sorted({k for k in candidates if k <= num_spec_tokens})

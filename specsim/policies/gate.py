@@ -38,6 +38,11 @@ class RollingMean:
         # samples are never negative, but what rounding leaves of a sum may be
         return max(0.0, self._sum) / len(samples) if len(samples) == samples.maxlen else None
 
+    @property
+    def missing(self) -> int:
+        """Samples until there is a mean."""
+        return (self._samples.maxlen or 0) - len(self._samples)
+
     def clear(self) -> None:
         """Forget all samples."""
         self._samples.clear()
@@ -90,6 +95,9 @@ class Gate(Policy):
             if rate is not None and rate < self._threshold:
                 self._closed_for = self._reprobe_steps
                 self._rate.clear()
+
+    def steady_for(self, batch: int, kv_tokens: int, decode_requests: int) -> tuple[int, int]:
+        return self._closed_for or max(1, self._rate.missing), self.ALWAYS
 
 
 KIND = PolicyKind(

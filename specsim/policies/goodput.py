@@ -36,9 +36,9 @@ class Goodput(Policy):
             k = self._choice[key] = max(range(len(rates)), key=rates.__getitem__)
         return k
 
-    def steady_below(self, batch: int, kv_tokens: int, decode_requests: int) -> int:
+    def steady_for(self, batch: int, kv_tokens: int, decode_requests: int) -> tuple[int, int]:
         bucket, octave = _bucket(kv_tokens, decode_requests)
-        return (bucket + (1 << octave)) * decode_requests
+        return self.ALWAYS, (bucket + (1 << octave)) * decode_requests
 
 
 def _bucket(kv_tokens: int, decode_requests: int) -> tuple[int, int]:

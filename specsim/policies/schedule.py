@@ -37,8 +37,8 @@ class Schedule(Policy):
     def next_k(self, batch: int, kv_tokens: int, decode_requests: int) -> int:
         return self._k[bisect_right(self._first, batch)]
 
-    def steady_below(self, batch: int, kv_tokens: int, decode_requests: int) -> int:
-        return self.ALWAYS
+    def steady_for(self, batch: int, kv_tokens: int, decode_requests: int) -> tuple[int, int]:
+        return self.ALWAYS, self.ALWAYS
 
 
 def rows_from_text(text: str) -> tuple[tuple[int, int, int], ...]:

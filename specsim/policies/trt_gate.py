@@ -70,6 +70,9 @@ class TrtGateOverSteps(_TrtGate):
         if seen.drafted and not self._tripped:
             self._add(seen.accepted / seen.drafted)
 
+    def steady_for(self, batch: int, kv_tokens: int, decode_requests: int) -> tuple[int, int]:
+        return self.ALWAYS if self._tripped else max(1, self._mean.missing), self.ALWAYS
+
 
 class TrtGateOverRequests(_TrtGate):
     """The form of 1.2."""
@@ -80,8 +83,8 @@ class TrtGateOverRequests(_TrtGate):
         for tokens, iterations in seen.completed:
             self._add(tokens / iterations - 1.0)
 
-    def steady_below(self, batch: int, kv_tokens: int, decode_requests: int) -> int:
-        return self.ALWAYS
+    def steady_for(self, batch: int, kv_tokens: int, decode_requests: int) -> tuple[int, int]:
+        return self.ALWAYS, self.ALWAYS  # until a request completes
 
 
 def _make(spec: PolicySpec, view: EngineView) -> Policy:
