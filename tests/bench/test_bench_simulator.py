@@ -1,7 +1,8 @@
-"""Cost of one simulated engine step on the Azure conversation example, as a ratio to a bare SimPy timeout event.
+"""Cost of a simulated engine step on the Azure conversation example, as a ratio to a bare SimPy timeout event.
 
 Event and simulation are timed in turn, by processor time, and the median of the ratios is printed: a ratio of 15 means
-that a step costs as much as 15 events. One second of a shared machine is worth nothing as a figure.
+that a step costs as much as 15 events. One second of a shared machine is worth nothing as a figure. Every policy at two
+loads, then every drafter and every engine at one, on fewer requests.
 """
 
 from __future__ import annotations
@@ -9,22 +10,27 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Generator
+from functools import cache
 from pathlib import Path
 
 import pytest
 import simpy
 
 from scenarios.resolve import STAND_IN, resolve
-from specsim.config import PolicySpec, Slo
+from specsim.config import Deployment, PolicySpec, Slo, Speculation
+from specsim.drafters import drafter, method_names
 from specsim.engine.simulator import simulate
 from specsim.planner.question import Question
-from specsim.policies import parse_policy
+from specsim.policies import KINDS, parse_policy
+from specsim.serving import ENGINES
 from specsim.traces import ReadOptions, read_trace
+from specsim.traces.model import Trace
 from specsim.workload import Workload
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "azure_llm_2023_conv_rows1-10000.csv"
 EVENTS = 50_000
-ROUNDS = 5
+FEW = 3_000
+"""Requests of the runs by drafter and by engine."""
 
 
 def simpy_event_s() -> float:
@@ -41,32 +47,19 @@ def simpy_event_s() -> float:
     return (time.process_time() - start) / EVENTS
 
 
-@pytest.fixture(scope="module")
-def question() -> Question:
-    return resolve(*STAND_IN, Slo())
+@cache
+def example() -> Trace:
+    return read_trace(EXAMPLE, ReadOptions())
 
 
-CASES = {
-    "off, batch near 40": (PolicySpec("off"), 2.1),
-    "static k=3, batch near 40": (PolicySpec("static", 3), 2.5),
-    "static k=3, batch near 140": (PolicySpec("static", 3), 3.6),
-    "schedule, batch near 40": (PolicySpec("schedule", 3, table=((1, 30, 3), (31, 60, 2), (61, 1024, 0))), 2.5),
-    "adaptive, batch near 40": (PolicySpec("goodput", 5), 2.5),
-    "by context, batch near 40": (parse_policy("context:0/1-30=3,31-1024=2;1500/1-40=2,41-1024=1"), 2.5),
-    "verification budget, batch near 40": (parse_policy("budget:5"), 2.5),
-    "moving average, batch near 40": (parse_policy("ema:5"), 2.5),
-    "gate, batch near 40": (parse_policy("gate:3:0.38"), 2.5),
-    "TensorRT-LLM's gate, batch near 40": (parse_policy("trt_gate:3:1.2:100:over=requests"), 2.5),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_step_cost(benchmark, question: Question, name: str) -> None:  # type: ignore[no-untyped-def]
-    policy, speed = CASES[name]
-    trace = read_trace(EXAMPLE, ReadOptions())
+def measure(
+    benchmark, question: Question, policy: PolicySpec, speed: float, *, requests: int | None = None, rounds: int = 5
+) -> None:  # type: ignore[no-untyped-def]
+    """Time a policy on the example's first `requests`, which come `speed` times as fast as they did."""
+    trace = example()
     workload = Workload(trace, question.acceptance, seed=0)
     side = question.side(policy)
-    arrivals = trace.arrival_s / speed
+    arrivals = trace.arrival_s[:requests] / speed
     ratios, seconds = [], []
 
     def run() -> None:
@@ -79,10 +72,53 @@ def test_step_cost(benchmark, question: Question, name: str) -> None:  # type: i
         seconds.append(took)
         benchmark.extra_info["totals"] = (result.totals.steps, result.totals.batch_time / result.totals.busy_s)
 
-    benchmark.pedantic(run, rounds=ROUNDS, warmup_rounds=1)
+    benchmark.pedantic(run, rounds=rounds, warmup_rounds=1)
     steps, batch = benchmark.extra_info["totals"]
-    took = statistics.median(seconds)
+    took, n = statistics.median(seconds), len(arrivals)
     benchmark.extra_info["summary"] = (
         f"{statistics.median(ratios):.1f} SimPy events a step ({steps:,} steps, mean batch {batch:.0f}; "
-        f"{steps / took:,.0f} steps/s, {len(trace) / took:,.0f} requests/s)"
+        f"{steps / took:,.0f} steps/s, {n / took:,.0f} requests/s)"
     )
+
+
+POLICIES = {
+    "off": ("off", 2.1, 2.9),
+    "static": ("static:3", 2.5, 3.6),
+    "schedule": ("schedule:1-30=3,31-60=2,61-1024=0", 2.5, 3.5),
+    "off_above": ("off_above:3:64", 2.5, 3.5),
+    "context": ("context:0/1-30=3,31-1024=2;1500/1-40=2,41-1024=1", 2.5, 3.6),
+    "goodput": ("goodput:5", 2.5, 3.6),
+    "budget": ("budget:5", 2.5, 3.8),
+    "ema": ("ema:5", 2.5, 3.5),
+    "gate": ("gate:3:0.38", 2.5, 3.5),
+    "trt_gate": ("trt_gate:3:1.2:100:over=requests", 2.4, 3.2),
+}
+"""Kind -> a policy that moves, and the speeds at which its mean batch is near 40 and near 140."""
+
+
+def test_every_policy_is_measured() -> None:
+    assert set(POLICIES) == set(KINDS)
+
+
+@pytest.mark.parametrize("load", ["near 40", "near 140"])
+@pytest.mark.parametrize("kind", POLICIES)
+def test_policy(benchmark, kind: str, load: str) -> None:  # type: ignore[no-untyped-def]
+    text, low, high = POLICIES[kind]
+    measure(benchmark, resolve(*STAND_IN, Slo()), parse_policy(text), low if load == "near 40" else high)
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_drafter(benchmark, method: str) -> None:  # type: ignore[no-untyped-def]
+    k = drafter(method).usual_k
+    place = Deployment("deepseek-v3" if method == "mtp" else "llama-3.1-8b", "h200-sxm", tp=8)
+    question = resolve(place, Speculation(method, num_spec_tokens=(k,)), Slo())
+    measure(benchmark, question, PolicySpec("static", k), 3.5, requests=FEW, rounds=3)
+
+
+@pytest.mark.parametrize("k", [0, 3])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_engine(benchmark, engine: str, k: int) -> None:  # type: ignore[no-untyped-def]
+    speculation = Speculation("draft_model" if engine == "llamacpp" else "eagle", num_spec_tokens=(3,))
+    question = resolve(Deployment(engine=engine), speculation, Slo())
+    policy = PolicySpec("static", k) if k else PolicySpec("off")
+    measure(benchmark, question, policy, 1.0 if engine in ("llamacpp", "static") else 2.3, requests=FEW, rounds=3)
