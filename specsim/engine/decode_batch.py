@@ -52,7 +52,12 @@ class DecodeBatch:
         # Where a request holds all that it needs from the start, its first block is as long as it can ever be.
         grows = limits.discipline.reserve == "step"
         self.sums[kernels.BLOCK_SIZE] = limits.block_size_tokens if grows else 1 << 40
-        self.sums[kernels.LENGTH] = limits.max_model_len
+        self.sums[kernels.LENGTH] = (
+            limits.max_model_len - 2
+        )  # the last token that is emitted is not cached, see Scheduler
+        trace = workload.trace
+        longest = int((trace.prompt_tokens.astype(np.int64) + trace.output_tokens).max(initial=0))
+        self.sums[kernels.TIGHT] = longest + num_spec_tokens > limits.max_model_len
         self.sums[kernels.WINDOW] = window_tokens
         self.rows = np.zeros((ROWS, kernels.FIELDS), dtype=np.int64)
         self.notes = np.zeros((kernels.NOTES, ROWS), dtype=np.int64)

@@ -24,16 +24,16 @@ __all__ = [
     "ACCEPTED", "AT", "BATCH_TIME", "BLOCK_SIZE", "BUSY", "COUNT", "DECODED", "DRAFTED", "DRAFT_ROUNDED", "EMITTED",
     "END", "FIELDS", "FINISHED", "GAPS", "GAP_BINS_PER_E", "GAP_LOW", "KV", "KV_TIME", "K_STEPS", "LENGTH",
     "NEW_BLOCKS", "NOTES", "PEAK_BATCH", "PEAK_BLOCKS", "PREFILLED", "REQUEST", "ROUNDS", "SCHEDULED", "SPOILS",
-    "STEPS", "SUMS", "TAKEN", "TERMS", "USED", "VERIFIED", "WHO", "WINDOW", "ZEROS", "cut", "end_step", "find_terms",
+    "STEPS", "SUMS", "TAKEN", "TERMS", "TIGHT", "USED", "VERIFIED", "WHO", "WINDOW", "ZEROS", "cut", "end_step", "find_terms",
     "join", "leave", "run_steps", "schedule", "tidy", "verify",
 ]  # fmt: skip
 
 # sums: the coming step if no draft is cut; rows behind those, which join after it; then the rules
-COUNT, KV, WINDOWED, DRAFTS, DRAFT_ROUNDS, NEW_BLOCKS, PENDING, BLOCK_SIZE, LENGTH, WINDOW, SPOILS = range(11)
-SUMS = 11
-# rows: position in the luck, one past the last one, context less position, position up to which blocks reach, blocks
-# taken since it joined, drafts waiting to be verified, who, whether its drafts never match
-AT, END, OFFSET, ROOM, BLOCKS, WAITING, REQUEST, STALE = range(8)
+COUNT, KV, WINDOWED, DRAFTS, DRAFT_ROUNDS, NEW_BLOCKS, PENDING, BLOCK_SIZE, LENGTH, WINDOW, SPOILS, TIGHT = range(12)
+SUMS = 12
+# rows: position in the luck, one past the last one, context less position, position up to which blocks reach, that
+# when it joined, drafts waiting to be verified, who, whether its drafts never match
+AT, END, OFFSET, ROOM, FIRST, WAITING, REQUEST, STALE = range(8)
 FIELDS = 8
 # notes
 SCHEDULED, VERIFIED, EMITTED, WHO, FINISHED, TAKEN = range(6)
@@ -55,21 +55,33 @@ _ANY = 127
 def _proposed(sums, row, luck, k):  # type: ignore[no-untyped-def]
     """Drafts of the next round of a request: k, what the drafter has, and what the model's length leaves."""
     at = row[AT]
-    return min(k, np.int64(luck[at, 1]), sums[LENGTH] - 2 - at - row[OFFSET])
+    return min(k, np.int64(luck[at, 1]), sums[LENGTH] - at - row[OFFSET])
+
+
+@kernel
+def _least(a, b):  # type: ignore[no-untyped-def]
+    """The smaller of two numbers, without a branch: which one it is cannot be foreseen."""
+    return a if a < b else b
 
 
 @kernel
 def _blocks(tokens, block_size):  # type: ignore[no-untyped-def]
-    """Blocks that hold `tokens`, which are often less than one, and may be negative."""
-    if tokens <= 0:
-        return 0
-    return 1 if tokens <= block_size else (tokens - 1) // block_size + 1
+    """Blocks that hold `tokens`, which are seldom more than one block, and may be negative."""
+    if tokens > block_size:
+        return (tokens - 1) // block_size + 1
+    return np.int64(tokens > 0)
 
 
 @kernel
 def _grow(sums, row, drafts):  # type: ignore[no-untyped-def]
     """Blocks that a request lacks for a round with so many drafts."""
     return _blocks(row[AT] + drafts + 1 - row[ROOM], sums[BLOCK_SIZE])
+
+
+@kernel
+def _taken(sums, row):  # type: ignore[no-untyped-def]
+    """Blocks that a request has taken since it joined."""
+    return (row[ROOM] - row[FIRST]) // sums[BLOCK_SIZE]
 
 
 @kernel
@@ -95,7 +107,7 @@ def join(  # type: ignore[no-untyped-def]
     block, row = sums[BLOCK_SIZE], rows[sums[COUNT] + sums[PENDING]]
     row[AT], row[END], row[OFFSET] = place, place + length, context - place
     row[ROOM] = place - context - lookahead + _blocks(context + lookahead, block) * block
-    row[BLOCKS], row[REQUEST], row[STALE] = 0, request, stale
+    row[FIRST], row[REQUEST], row[STALE] = row[ROOM], request, stale
     row[WAITING] = _proposed(sums, row, luck, k)
     if is_pending:
         sums[PENDING] += 1
@@ -110,7 +122,7 @@ def leave(sums, rows, request):  # type: ignore[no-untyped-def]
     at = n - 1
     while rows[at, REQUEST] != request:
         at -= 1
-    left, blocks = rows[at, END] - rows[at, AT], rows[at, BLOCKS]
+    left, blocks = rows[at, END] - rows[at, AT], _taken(sums, rows[at])
     _count(sums, rows[at], -1)
     for r in range(at, n - 1):
         rows[r] = rows[r + 1]
@@ -129,6 +141,7 @@ def tidy(sums, rows, luck, fresh):  # type: ignore[no-untyped-def]
         row[AT] -= shift
         row[END] -= shift
         row[ROOM] -= shift
+        row[FIRST] -= shift
         row[OFFSET] += shift
         place = row[END]
     return place
@@ -180,44 +193,43 @@ def _walk(sums, rows, notes, luck, served, next_k, is_cut, trims):  # type: igno
     """Carry out a step for the first `served` rows: (tokens emitted, requests finished). Afterwards the sums are those
     of the step after it."""
     count, block, window, length = sums[COUNT], sums[BLOCK_SIZE], sums[WINDOW], sums[LENGTH]
-    spoils = sums[SPOILS] and next_k == 0
-    gained = finished = kv = windowed = all_drafts = draft_rounds = new_blocks = 0
-    to = 0
+    is_tight, may_be_stale, spoils = sums[TIGHT], sums[SPOILS], sums[SPOILS] and next_k == 0
+    gained = finished = windowed = all_drafts = draft_rounds = new_blocks = to = 0
+    kv = sums[KV]
     for r in range(count):
-        at, end, offset, room = rows[r, AT], rows[r, END], rows[r, OFFSET], rows[r, ROOM]
-        drafts, stale = rows[r, WAITING], rows[r, STALE]
-        blocks = rows[r, BLOCKS]
+        at, drafts = rows[r, AT], rows[r, WAITING]
         if r < served:
             if is_cut:
                 drafts = notes[SCHEDULED, r]
-            more = _blocks(at + drafts + 1 - room, block)
-            blocks += more
-            room += more * block
+            rows[r, ROOM] += block * _blocks(at + drafts + 1 - rows[r, ROOM], block)
             if trims:
                 drafts = notes[VERIFIED, r]
-            gain = 1 if stale else min(np.int64(luck[at, 0]), drafts + 1)
+            gain = _least(np.int64(luck[at, 0]), drafts + 1)
+            if may_be_stale and rows[r, STALE]:
+                gain = 1
             notes[EMITTED, r] = gain
             gained += gain
             at += gain
-            if at == end:
-                notes[FINISHED, finished], notes[TAKEN, finished] = rows[r, REQUEST], blocks
+            if at == rows[r, END]:
+                kv -= at + rows[r, OFFSET]
+                notes[FINISHED, finished], notes[TAKEN, finished] = rows[r, REQUEST], _taken(sums, rows[r])
                 finished += 1
                 continue
-            drafts = min(next_k, np.int64(luck[at, 1]), length - 2 - at - offset)
+            drafts = _least(next_k, np.int64(luck[at, 1]))
+            if is_tight:
+                drafts = _least(drafts, length - at - rows[r, OFFSET])
             if spoils:
-                stale = 1
-        context = at + offset
-        kv += context
-        windowed += min(context, window)
+                rows[r, STALE] = 1
+        if to != r:
+            rows[to] = rows[r]
+        rows[to, AT], rows[to, WAITING] = at, drafts
         all_drafts += drafts
         draft_rounds += drafts > 0
-        new_blocks += _blocks(at + drafts + 1 - room, block)
-        if to != r:
-            rows[to, END], rows[to, OFFSET], rows[to, REQUEST] = end, offset, rows[r, REQUEST]
-        rows[to, AT], rows[to, ROOM], rows[to, BLOCKS] = at, room, blocks
-        rows[to, WAITING], rows[to, STALE] = drafts, stale
+        new_blocks += _blocks(at + drafts + 1 - rows[to, ROOM], block)
+        if window:
+            windowed += min(at + rows[to, OFFSET], window)
         to += 1
-    sums[COUNT], sums[KV], sums[WINDOWED] = to, kv, windowed
+    sums[COUNT], sums[KV], sums[WINDOWED] = to, kv + gained, windowed
     sums[DRAFTS], sums[DRAFT_ROUNDS], sums[NEW_BLOCKS] = all_drafts, draft_rounds, new_blocks
     return gained, finished
 
