@@ -24,8 +24,8 @@ __all__ = [
     "ACCEPTED", "AT", "BATCH_TIME", "BLOCK_SIZE", "BUSY", "COUNT", "DECODED", "DRAFTED", "DRAFT_ROUNDED", "EMITTED",
     "END", "FIELDS", "FINISHED", "GAPS", "GAP_BINS_PER_E", "GAP_LOW", "KV", "KV_TIME", "K_STEPS", "LENGTH",
     "NEW_BLOCKS", "NOTES", "PEAK_BATCH", "PEAK_BLOCKS", "PREFILLED", "REQUEST", "ROUNDS", "SCHEDULED", "SPOILS",
-    "STEPS", "SUMS", "TAKEN", "TERMS", "TIGHT", "USED", "VERIFIED", "WHO", "WINDOW", "ZEROS", "cut", "end_step", "find_terms",
-    "join", "leave", "run_steps", "schedule", "tidy", "verify",
+    "STEPS", "SUMS", "TAKEN", "TERMS", "TIGHT", "USED", "VERIFIED", "WHO", "WINDOW", "ZEROS", "cut", "end_step",
+    "find_terms", "join", "leave", "run_steps", "schedule", "tidy", "verify",
 ]  # fmt: skip
 
 # sums: the coming step if no draft is cut; rows behind those, which join after it; then the rules
