@@ -35,7 +35,7 @@ def read_bench_forward(path: str | Path) -> list[Point]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ProfileError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ProfileError(f"{path}: not JSON") from None
     rows = data.get("results", data.get("cases")) if isinstance(data, Mapping) else data
     if not isinstance(rows, list) or not rows:

@@ -297,6 +297,8 @@ def points_sha256(setup: Setup, points: Iterable[Point]) -> str:
 
 def _read(path: Path) -> tuple[Setup, list[Point], int]:
     """(setup, points, bytes of whole lines); a last line without its end is left out."""
+    if path.exists() and not path.is_file():  # reading a pipe could wait for ever
+        raise ProfileError(f"{path}: is a folder, a pipe or a device; give a points file on the disk")
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -311,7 +313,7 @@ def _read(path: Path) -> tuple[Setup, list[Point], int]:
         place = f"{path}:{number}"
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ProfileError(f"{place}: not a line of JSON; is this a points file?") from None
         if not isinstance(row, dict):
             raise ProfileError(f"{place}: expected an object, got {type(row).__name__}")

@@ -38,7 +38,9 @@ def profile_path(name_or_path: str) -> Path:
     if name_or_path in profile_names() and not path.is_file():
         return _home() / f"{name_or_path}.json"
     if not path.is_file():
-        what = "is a directory" if path.is_dir() else "no such file, and no shipped profile"
+        what = "no such file, and no shipped profile"
+        if path.exists():  # reading a pipe could wait for ever
+            what = "is a directory, a pipe or a device"
         names = profile_names()
         raise ProfileError(
             f"profile '{one_line(name_or_path)}': {what}{nearest(name_or_path, names)}; shipped ones are "

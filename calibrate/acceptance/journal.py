@@ -49,7 +49,7 @@ class Journal:
             before, *pieces = (json.loads(line) for line in lines)
             for piece in pieces:
                 self.done[tuple(piece["key"])] = piece
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ScenarioError(
                 f"{self.path}: is no unfinished measurement ({error}); delete it to start anew"
             ) from None

@@ -186,10 +186,12 @@ def import_profile(file: str, out: str | None, force: bool, db: str | None, **va
 
 def _is_profile(file: str) -> bool:
     """Whether a file says that it is a profile, so that anything else is taken for a benchmark's."""
+    from scenarios.profiles import profile_path
+
     try:
-        with open(file, encoding="utf-8") as opened:
+        with open(profile_path(file), encoding="utf-8") as opened:
             data = json.load(opened)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return True  # its own reader says what is wrong
     return isinstance(data, dict) and "profile_version" in data
 
