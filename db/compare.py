@@ -39,6 +39,9 @@ def compare(connection: sa.Connection, a: str, b: str, name: str) -> dict[str, A
         StoreError: unknown ids, a plan without runs, or nothing to pair.
     """
     left, right = queries.get(connection, a, name), queries.get(connection, b, name)
+    for item in (left, right):
+        if item.get("kind") == "whatif":
+            raise StoreError(f"{item['id']} is a what-if, whose runs are of many fleets; compare single runs of it")
     runs_a, runs_b = _runs(connection, left), _runs(connection, right)
     if left["type"] == right["type"] == "run":
         pairs: list[tuple[Run, Run]] = [(runs_a[0], runs_b[0])]

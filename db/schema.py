@@ -152,6 +152,9 @@ plan = sa.Table(
     sa.Column("specsim_version", sa.Text, nullable=False, comment="released version"),
     sa.Column("created_utc", sa.String(27), nullable=False, comment="first stored"),
     sa.Column("updated_utc", sa.String(27), nullable=False, index=True, comment="last stored"),
+    sa.Column(
+        "kind", sa.String(16), nullable=False, server_default="plan", comment="command that asked: plan or whatif"
+    ),
     sa.CheckConstraint("status IN ('complete', 'partial')", name="status"),
 )
 

@@ -212,12 +212,13 @@ class Store:
         profile_sha256: str | None = None,
         scenario_sha256: str | None = None,
         run_keys: Iterable[str] = (),
+        kind: str = "plan",
     ) -> str:
         """Store a plan with links to its runs; its id, which depends on `inputs` alone.
 
         The same inputs again keep id and creation time and replace the result; only a partial result never
         replaces a complete one. The result keeps its order of keys and gets a `plan_id`, first, unless it has one.
-        `run_keys` must have been saved before.
+        `run_keys` must have been saved before. `kind` is the command whose result it is: plan or whatif.
         """
         digest = content_sha256(inputs, place="plan inputs")
         plan_id = plan_id_of(inputs)
@@ -235,6 +236,7 @@ class Store:
             "code_version": text(code_version, "code version"),
             "specsim_version": text(specsim_version, "specsim version"),
             "updated_utc": now,
+            "kind": text(kind, "kind of plan"),
         }
         keys = list(dict.fromkeys(run_keys))
 

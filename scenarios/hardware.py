@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from scenarios.lookup import NameIndex, check_keys, one_line, packaged_toml
+from scenarios.prices import prices_by_gpu
 from specsim.errors import CatalogueError
 from specsim.shapes import Gpu, Price
 
@@ -21,27 +22,12 @@ __all__ = ["gpu", "known_gpu", "load_gpus"]
 _MEMORY_UNITS = {"memory_gb": 1e9, "memory_gib": 2.0**30, "memory_mib": 2.0**20}
 _GPU_KEYS = ("name", "aliases", *_MEMORY_UNITS, "bandwidth_gb_per_s", "tflops", "link_gb_per_s", "link", "tdp_w",
              "max_tp", "all_in_kw", "driver_memory_mib", "source", "doubtful", "notes")  # fmt: skip
-_PRICE_KEYS = ("gpu", "usd_per_gpu_h", "provider", "source", "doubtful")
 
 
 @cache
 def load_gpus() -> Mapping[str, Gpu]:
     """Every GPU of the catalogue by its name, in catalogue order, prices attached."""
-    prices: dict[str, list[Price]] = {}
-    table = packaged_toml("prices.toml")
-    for entry in table["price"]:
-        place = f"prices.toml, {entry.get('gpu')}"
-        check_keys(entry, _PRICE_KEYS, place)
-        source = table["sources"][entry["source"]]
-        prices.setdefault(entry["gpu"], []).append(
-            Price(
-                usd_per_gpu_h=entry["usd_per_gpu_h"],
-                provider=entry["provider"],
-                source=source["text"],
-                date=source["date"],
-                doubtful=entry.get("doubtful", ""),
-            )
-        )
+    prices = prices_by_gpu(packaged_toml("prices.toml"), "prices.toml")
     data = packaged_toml("gpus.toml")
     gpus: dict[str, Gpu] = {}
     for entry in data["gpu"]:

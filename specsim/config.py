@@ -391,11 +391,13 @@ class Slo:
     tpot_s: float | None = 0.05
     """Most mean time per output token after the first; None: any."""
     share: float = 0.95
-    """Share of requests that must meet both."""
+    """Share of requests that must meet all that is asked for."""
+    e2e_s: float | None = None
+    """Most time to the last token; None: any."""
 
     def __post_init__(self) -> None:
         check_types(self, "slo")
-        for name in ("ttft_s", "tpot_s"):
+        for name in ("ttft_s", "tpot_s", "e2e_s"):
             if getattr(self, name) is not None:
                 _positive(f"slo.{name}", getattr(self, name))
         _positive("slo.share", self.share)

@@ -140,6 +140,8 @@ def summarise(result: RunResult, slo: Slo | None = None) -> RunMetrics:
         good &= ttft <= slo.ttft_s
     if slo is not None and slo.tpot_s is not None:
         good[long] &= tpot <= slo.tpot_s
+    if slo is not None and slo.e2e_s is not None:
+        good &= e2e <= slo.e2e_s
     completed = (rows.finish_s >= first) & (rows.finish_s <= last)
     first_tokens = int(np.count_nonzero((rows.first_token_s >= first) & (rows.first_token_s <= last)))
     asked = int(np.count_nonzero(inside))

@@ -18,6 +18,7 @@ __all__ = ["cli", "main"]
 _COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("specsim.cli.plan:plan", "When does speculation pay on this trace, with which k, and at what load not?"),
     "crossover": ("specsim.cli.crossover:crossover", "The quick look without a trace: speedup by concurrency."),
+    "whatif": ("specsim.cli.whatif:whatif", "Which GPUs, how many, at what price, for the busiest time?"),
     "simulate": ("specsim.cli.simulate:simulate", "Simulate a scenario once and print its metrics."),
     "calibrate": ("specsim.cli.calibrate:calibrate", "Measure on this machine, and fit what was measured."),
     "profile": ("specsim.cli.profile:profile", "Latency profiles: list, show, compare, export, import."),

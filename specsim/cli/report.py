@@ -38,6 +38,7 @@ def report(
         specsim report plan-7f3a --csv -o tables
     """
     from db.store import Store
+    from specsim.errors import ScenarioError
 
     flags = {"markdown": markdown, "csv": as_csv, "json": as_json}
     form = _form(output, [name for name, given in flags.items() if given], full=full, force=force)
@@ -47,6 +48,8 @@ def report(
     if item["type"] == "run":
         _run(item, form, output)
         return
+    if item["kind"] == "whatif" and form not in ("text", "json"):
+        raise ScenarioError(f"{item['id']} is a what-if, of which there is text and --json; leave --{form} out")
     result: dict[str, Any] = {**item["result"], "plan_id": item["id"], "database": name}
     if form != "json":
         complete_plan(item)
@@ -63,8 +66,9 @@ def complete_plan(item: Mapping[str, Any]) -> None:
 
     if item["status"] != "complete":
         result = item["result"]
+        points = f" of {result['points']}" if result.get("points") else ""
         raise SpecsimError(
-            f"{item['id']} was stopped after {result.get('points_done', 0)} of {result.get('points', '?')} points; "
+            f"{item['id']} was stopped after {result.get('points_done', 0)}{points} points; "
             f"run the same plan again to finish it, what is done is reused"
         )
 
@@ -142,6 +146,10 @@ def _write(form: str, item: Mapping[str, Any], result: Mapping[str, Any], output
 def _text(form: str, item: Mapping[str, Any], result: Mapping[str, Any], *, full: bool, color: bool) -> str:
     if form == "json":
         return json.dumps(result, indent=2) + "\n"
+    if form == "text" and item["kind"] == "whatif":
+        from specsim.report.whatif import whatif_text
+
+        return whatif_text(result, full=full, color=color)
     if form == "text":
         from specsim.report.plan import plan_text
 

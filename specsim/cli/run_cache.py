@@ -6,14 +6,17 @@ that another plan simulated is reused as well.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import specsim
+from specsim.planner.fleet_runner import batch_of
+from specsim.planner.least_fleet import FleetPoint
 from specsim.planner.points import Batch
 from specsim.planner.question import PlanSettings, Question, acceptance_fingerprint
 from specsim.traces.model import Trace
@@ -21,7 +24,7 @@ from specsim.traces.model import Trace
 if TYPE_CHECKING:
     from db.store import Store
 
-__all__ = ["StoredRuns", "code_version"]
+__all__ = ["StoredFleets", "StoredRuns", "code_version"]
 
 _NO_RESULTS_IN = ("cli", "explain", "report")
 """Parts of the package whose code cannot change a metric."""
@@ -83,6 +86,16 @@ class StoredRuns:
     def profile_sha256(self) -> str:
         """Profile of the side with speculation, which stands for the plan."""
         return self._question.on.profile.sha256
+
+    def with_replicas(self, replicas: int) -> StoredRuns:
+        """The same for a fleet of another size; `keys` are shared."""
+        other = copy.copy(self)
+        other._question = replace(self._question, deployment=replace(self._question.deployment, replicas=replicas))
+        return other
+
+    def run_id(self, batch: Batch) -> str:
+        """The id under which the first point of a batch is stored."""
+        return f"run-{self._points(batch)[0][0][:16]}"
 
     def _luck(self, change: float) -> str:
         if change not in self._acceptance:
@@ -155,3 +168,30 @@ class StoredRuns:
                 started_utc=self._started,
             )
             self.keys.append(key)
+
+
+class StoredFleets:
+    """Caches of a what-if, one for each kind of replica and number of replicas; `keys` as in `StoredRuns`."""
+
+    def __init__(self, store: Store, questions: Sequence[Question], trace: Trace, settings: PlanSettings) -> None:
+        self._groups = [
+            StoredRuns(store, question, trace, settings, scenario=question.identity()) for question in questions
+        ]
+        for group in self._groups:
+            group.keys = self._groups[0].keys
+        self._fleets: dict[tuple[int, int], StoredRuns] = {}
+        self._trace, self._settings = trace, settings
+        first = self._groups[0]
+        self.keys = first.keys
+        self.code_version, self.trace_sha256 = first.code_version, first.trace_sha256
+        self.profile_sha256, self.scenario_sha256 = first.profile_sha256, first.scenario_sha256
+
+    def cache_of(self, group: int, replicas: int) -> StoredRuns:
+        """The cache of so many replicas of a kind."""
+        if (group, replicas) not in self._fleets:
+            self._fleets[group, replicas] = self._groups[group].with_replicas(replicas)
+        return self._fleets[group, replicas]
+
+    def run_id(self, point: FleetPoint) -> str:
+        """The id under which a point is stored."""
+        return self.cache_of(point.group, point.replicas).run_id(batch_of(point, self._trace, self._settings))

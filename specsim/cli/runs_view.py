@@ -55,6 +55,12 @@ def _beginning(text: str | None, width: int) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
+def _profile_of(plan: Mapping[str, Any]) -> str:
+    """The profile of a plan; a what-if has many."""
+    name = _beginning(plan["profile_name"], _PROFILE_WIDTH)
+    return "what-if over several" if plan["kind"] == "whatif" else name
+
+
 def _number(value: float | None) -> str:
     if value is None:
         return "-"
@@ -97,7 +103,7 @@ def print_list(body: Mapping[str, Any], *, show_plans: bool) -> None:
         for plan in body["plans"]:
             table.add_row(
                 plan["id"], plan["status"], str(plan["runs"]), _ending(plan["trace_source"], _TRACE_WIDTH),
-                _beginning(plan["profile_name"], _PROFILE_WIDTH), _when(plan["updated_utc"]),
+                _profile_of(plan), _when(plan["updated_utc"]),
             )  # fmt: skip
         _print_part(console, table, "plans", len(body["plans"]), body["total_plans"])
         console.print()
@@ -138,6 +144,7 @@ def print_item(item: Mapping[str, Any]) -> None:
         facts.add_row("ran", f"{_when(item['started_utc'])} to {_when(item['finished_utc'])} UTC")
         facts.add_row("plans", ", ".join(item["plan_ids"]) or "-")
     else:
+        facts.add_row("command", f"specsim {item['kind']}")
         facts.add_row("stored", f"{_when(item['created_utc'])}, last {_when(item['updated_utc'])} UTC")
         facts.add_row("runs", f"{len(item['run_ids']):,}")
     for name in ("trace", "profile", "scenario"):

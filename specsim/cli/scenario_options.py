@@ -126,8 +126,9 @@ _SPECULATION: tuple[tuple[str, str, Any], ...] = (
 _SLO: tuple[tuple[str, str, Any], ...] = (
     ("ttft", "ttft_s", click.option("--ttft", metavar="MS", help="Objective of the first token, ms, or none.")),
     ("tpot", "tpot_s", click.option("--tpot", metavar="MS", help="Objective of time per output token, ms, or none.")),
+    ("e2e", "e2e_s", click.option("--e2e", metavar="MS", help="Objective of the last token, ms, or none (default).")),
     ("slo_share", "share", click.option(
-        "--slo-share", type=float, metavar="SHARE", help="Share of requests that must meet both; default 0.95.")),
+        "--slo-share", type=float, metavar="SHARE", help="Share of requests that must meet them; default 0.95.")),
 )  # fmt: skip
 
 
@@ -137,9 +138,9 @@ def _decorate(command: _Command, table: tuple[tuple[str, str, Any], ...]) -> _Co
     return command
 
 
-def deployment_options(command: _Command) -> _Command:
-    """Add the flags of `specsim.config.Deployment`."""
-    return _decorate(command, _DEPLOYMENT)
+def deployment_options(command: _Command, *, without: tuple[str, ...] = ()) -> _Command:
+    """Add the flags of `specsim.config.Deployment`; `without` names click arguments that the command does not take."""
+    return _decorate(command, tuple(row for row in _DEPLOYMENT if row[0] not in without))
 
 
 def speculation_options(command: _Command) -> _Command:
@@ -232,7 +233,7 @@ def slo_from(values: dict[str, Any], base: Slo | None = None) -> Slo:
     from specsim.config import Slo
 
     given = _given(values, _SLO)
-    for field, flag in (("ttft_s", "--ttft"), ("tpot_s", "--tpot")):
+    for field, flag in (("ttft_s", "--ttft"), ("tpot_s", "--tpot"), ("e2e_s", "--e2e")):
         if field in given:
             given[field] = None if given[field].strip().lower() == "none" else _milliseconds(given[field], flag)
     return replace(base or Slo(), **given)

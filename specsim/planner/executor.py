@@ -6,17 +6,13 @@ worker processes end with the process that started them, however it ends.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import active_children, get_context
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
-from specsim.errors import SpecsimError
 from specsim.planner.points import Batch, Worker
-from specsim.planner.processes import prepare_worker, without_interrupts
+from specsim.planner.processes import TaskPool
 from specsim.planner.question import PlanSettings, Question
 from specsim.traces.model import Trace
 
@@ -38,19 +34,8 @@ class RunCache(Protocol):
         ...
 
 
-_worker: Worker | None = None
-
-
-def _start(question: Question, trace: Trace, settings: PlanSettings) -> None:
-    global _worker
-    prepare_worker()
-    _worker = Worker(question, trace, settings)
-
-
-def _run(batch: Batch) -> list[dict[str, Any]]:
-    if _worker is None:
-        raise RuntimeError("worker process was not initialised")
-    return _worker.run(batch)
+def _start(question: Question, trace: Trace, settings: PlanSettings) -> Callable[[Batch], list[dict[str, Any]]]:
+    return Worker(question, trace, settings).run
 
 
 class PointRunner:
@@ -62,23 +47,14 @@ class PointRunner:
     def __init__(
         self, question: Question, trace: Trace, settings: PlanSettings, *, cache: RunCache | None = None
     ) -> None:
-        self._setup = (question, trace, settings)
         self._cache = cache
-        self._jobs = settings.jobs or len(os.sched_getaffinity(0))
-        self._alone: Worker | None = None
-        self._pool: ProcessPoolExecutor | None = None
-        self._others: set[Any] = set()
+        self._pool = TaskPool(_start, (question, trace, settings), processes=settings.jobs)
 
     def __enter__(self) -> PointRunner:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
-        if self._pool is None:
-            return
-        if kind is not None:
-            for child in set(active_children()) - self._others:
-                child.terminate()
-        self._pool.shutdown(wait=kind is None, cancel_futures=True)
+        self._pool.__exit__(kind, value, tb)
 
     def run(
         self, batches: Sequence[Batch], *, progress: Callable[[int], None] = lambda points: None
@@ -89,7 +65,7 @@ class PointRunner:
             SpecsimError: when a worker process was killed.
         """
         results: dict[Key, dict[str, Any]] = {}
-        todo: list[Batch] = []
+        todo: deque[Batch] = deque()
         for batch in batches:
             known = self._cache.find(batch) if self._cache is not None else None
             if known is None:
@@ -97,39 +73,12 @@ class PointRunner:
             else:
                 _put(results, batch, known)
                 progress(len(batch.loads_per_s))
-        for batch, metrics in self._compute(todo):
+        for batch, metrics in self._pool.run(todo):
             if self._cache is not None:
                 self._cache.save(batch, metrics)
             _put(results, batch, metrics)
             progress(len(batch.loads_per_s))
         return results
-
-    def _compute(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, list[dict[str, Any]]]]:
-        if self._pool is None and min(self._jobs, len(batches)) <= 1:
-            self._alone = self._alone or Worker(*self._setup)
-            for batch in batches:
-                yield batch, self._alone.run(batch)
-            return
-        if self._pool is None:
-            self._others = set(active_children())
-            self._pool = ProcessPoolExecutor(
-                self._jobs, mp_context=get_context("forkserver"), initializer=_start, initargs=self._setup
-            )
-        waiting: dict[Future[list[dict[str, Any]]], Batch] = {}
-        queue = list(reversed(batches))
-        try:
-            while queue or waiting:
-                while queue and len(waiting) <= self._jobs:
-                    batch = queue.pop()
-                    with without_interrupts():
-                        waiting[self._pool.submit(_run, batch)] = batch
-                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                    yield waiting.pop(future), future.result()
-        except BrokenProcessPool as error:
-            raise SpecsimError(
-                "a worker process was killed, perhaps for want of memory; what was finished is kept: run the same "
-                "command again, with --jobs 1 or fewer --max-requests"
-            ) from error
 
 
 def run_batches(

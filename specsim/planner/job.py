@@ -20,7 +20,7 @@ from specsim.planner.question import PlanSettings, Question
 from specsim.planner.repeat import repeated
 from specsim.traces.model import Trace
 
-__all__ = ["SENSITIVITY", "PlanJob", "prepare"]
+__all__ = ["SENSITIVITY", "PlanJob", "busiest", "decode_context", "prepare"]
 
 SENSITIVITY = (-0.1, 0.1)
 """Shifts of every conditional acceptance probability that are tried."""
@@ -114,9 +114,9 @@ def prepare(
     notes = []
     served, notice = _servable(trace, question)
     notes += notice
-    chosen, notice = _busiest(served, settings.max_requests)
+    chosen, notice = busiest(served, settings.max_requests)
     notes += notice
-    context = _decode_context(chosen, question)
+    context = decode_context(chosen, question)
     fit = surface.batch_limit(question, context, on=False)
     simulated, notice = _long_enough(chosen, fit * question.deployment.decoding_replicas, settings)
     notes += notice
@@ -181,7 +181,7 @@ def _long_enough(trace: Trace, fit: int, settings: PlanSettings) -> tuple[Trace,
     ]
 
 
-def _busiest(trace: Trace, most: int) -> tuple[Trace, list[str]]:
+def busiest(trace: Trace, most: int) -> tuple[Trace, list[str]]:
     """The densest run of `most` consecutive requests."""
     if len(trace) <= most:
         return trace, []
@@ -195,7 +195,7 @@ def _busiest(trace: Trace, most: int) -> tuple[Trace, list[str]]:
     ]
 
 
-def _decode_context(trace: Trace, question: Question) -> int:
+def decode_context(trace: Trace, question: Question) -> int:
     """Mean tokens in the cache of a decoding request, over the requests that are served."""
     served = trace.prompt_tokens.astype(np.int64) + trace.output_tokens <= question.off.limits.max_model_len
     prompts, outputs = trace.prompt_tokens[served], trace.output_tokens[served].astype(np.float64)

@@ -8,22 +8,103 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process, resource_tracker
-from typing import TypeVar
+from types import TracebackType
+from typing import Any, Generic, TypeVar
 
 from specsim.errors import SpecsimError
 
-__all__ = ["prepare_worker", "run_jobs", "without_interrupts"]
+__all__ = ["TaskPool", "run_jobs", "without_interrupts"]
 
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
 
 
-def prepare_worker() -> None:
+_function: Callable[[Any], Any] | None = None
+
+
+def _begin(start: Callable[..., Callable[[Any], Any]], setup: tuple[Any, ...]) -> None:
+    global _function
+    _prepare_worker()
+    _function = start(*setup)
+
+
+def _call(job: Any) -> Any:
+    if _function is None:
+        raise RuntimeError("worker process was not initialised")
+    return _function(job)
+
+
+class TaskPool(Generic[_Job, _Result]):
+    """Up to `processes` worker processes (0: one a core) that live until the context is left.
+
+    Each calls `start(*setup)` once, which gives the function that it then calls with every job. One process, or a
+    first queue of a single job, is no other process at all.
+    """
+
+    def __init__(
+        self, start: Callable[..., Callable[[_Job], _Result]], setup: tuple[Any, ...], *, processes: int = 0
+    ) -> None:
+        self._start = start
+        self._setup = setup
+        self._processes = processes or len(os.sched_getaffinity(0))
+        self._alone: Callable[[_Job], _Result] | None = None
+        self._pool: ProcessPoolExecutor | None = None
+        self._others: set[Any] = set()
+
+    def __enter__(self) -> TaskPool[_Job, _Result]:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        if self._pool is None:
+            return
+        if kind is not None:
+            for child in set(active_children()) - self._others:
+                child.terminate()
+        self._pool.shutdown(wait=kind is None, cancel_futures=True)
+
+    def run(self, queue: deque[_Job]) -> Iterator[tuple[_Job, _Result]]:
+        """Jobs with their results, as they finish. Jobs that the caller appends meanwhile are done as well.
+
+        Raises:
+            SpecsimError: when a worker process was killed.
+        """
+        if self._pool is None and min(self._processes, len(queue)) <= 1:
+            self._alone = self._alone or self._start(*self._setup)
+            while queue:
+                job = queue.popleft()
+                yield job, self._alone(job)
+            return
+        if self._pool is None:
+            self._others = set(active_children())
+            self._pool = ProcessPoolExecutor(
+                self._processes,
+                mp_context=get_context("forkserver"),
+                initializer=_begin,
+                initargs=(self._start, self._setup),
+            )
+        waiting: dict[Future[_Result], _Job] = {}
+        try:
+            while queue or waiting:
+                while queue and len(waiting) <= self._processes:
+                    job = queue.popleft()
+                    with without_interrupts():
+                        waiting[self._pool.submit(_call, job)] = job
+                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    yield waiting.pop(future), future.result()
+        except BrokenProcessPool as error:
+            raise SpecsimError(
+                "a worker process was killed, perhaps for want of memory; what was finished is kept: run the same "
+                "command again, with --jobs 1 or fewer --max-requests"
+            ) from error
+
+
+def _prepare_worker() -> None:
     """What a worker process does first."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -59,7 +140,7 @@ def run_jobs(
             done(job)
         return results
     others = set(active_children())
-    pool = ProcessPoolExecutor(count, mp_context=get_context("forkserver"), initializer=prepare_worker)
+    pool = ProcessPoolExecutor(count, mp_context=get_context("forkserver"), initializer=_prepare_worker)
     found: dict[int, _Result] = {}
     waiting: dict[Future[_Result], int] = {}
     queue = list(reversed(range(len(jobs))))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specsim.report.text import gigabytes, number
+from specsim.report.text import gigabytes, number, percent
 
 __all__ = [
     "PAYS",
@@ -18,6 +18,7 @@ __all__ = [
     "deployment_facts",
     "duration",
     "from_to",
+    "objective_text",
     "profile_facts",
     "rank",
     "schedule_text",
@@ -87,7 +88,7 @@ def deployment_facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
                    f"{limits['max_num_batched_tokens']} batched tokens, model length {limits['max_model_len']}"),
         ("KV cache", f"{cost['kv_tokens_off']:,} tokens a replica, {cost['kv_tokens_on']:,} with speculation "
                      f"({cost['kv_share_lost']:.1%} less; drafter {gigabytes(cost['draft_weight_bytes'])})"),
-        ("objective", f"TTFT {_limit(slo['ttft_s'])}, TPOT {_limit(slo['tpot_s'])}, for {slo['share']:.0%}"),
+        ("objective", objective_text(slo)),
     ]  # fmt: skip
 
 
@@ -103,6 +104,12 @@ def _hardware(d: Mapping[str, Any]) -> str:
         f"{'s' if d['decode_replicas'] > 1 else ''} {each}, router {d['router']}; caches sent at "
         f"{link['bytes_per_s'] / 1e9:.3g} GB/s a GPU after {link['latency_s'] * 1e3:.3g} ms"
     )
+
+
+def objective_text(slo: Mapping[str, Any]) -> str:
+    """`TTFT <= 1000 ms, TPOT <= 50 ms, for 95%`; time to the last token only where it is asked for."""
+    end = "" if slo.get("e2e_s") is None else f", E2E {_limit(slo['e2e_s'])}"
+    return f"TTFT {_limit(slo['ttft_s'])}, TPOT {_limit(slo['tpot_s'])}{end}, for {percent(slo['share'])}"
 
 
 def _limit(seconds: float | None) -> str:
