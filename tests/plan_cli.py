@@ -5,17 +5,37 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from click.testing import CliRunner, Result
 
 from specsim.cli import cli
 
-__all__ = ["QUICK", "plan", "plan_process", "write_log"]
+__all__ = ["QUICK", "leaves", "plan", "plan_process", "write_log"]
 
 QUICK = ["--max-requests", "40", "--replications", "3", "--k", "1,3", "--loads", "4,40", "--max-num-seqs", "16",
          "--jobs", "1"]  # fmt: skip
 """Flags under which a plan takes a second or two."""
+
+
+_MAPS = ("trace.dropped", "trace.dropped_examples")
+"""Maps whose keys are words of the log."""
+
+
+def leaves(value: Any, path: str = "") -> Iterator[str]:
+    """Paths of everything that is no further object; an interval is one leaf."""
+    if path in _MAPS:
+        yield path
+    elif isinstance(value, dict) and value and set(value) != {"mean", "low", "high"}:
+        for key, inner in value.items():
+            yield from leaves(inner, f"{path}.{key}" if path else key)
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        for inner in value:
+            yield from leaves(inner, path + "[]")
+    else:
+        yield path
 
 
 def write_log(path: Path, *, requests: int = 40, gap_s: float = 0.25, output: int = 12) -> Path:
@@ -33,10 +53,10 @@ def plan(*arguments: object, command: str = "plan") -> Result:
     return result
 
 
-def plan_process(*arguments: object, folder: Path) -> subprocess.Popen[str]:
+def plan_process(*arguments: object, folder: Path, command: str = "plan") -> subprocess.Popen[str]:
     """Run in a process group of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "specsim", "plan", *map(str, arguments)],
+        [sys.executable, "-m", "specsim", command, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -66,7 +66,7 @@ def run_whatif(
             "mean_prompt_tokens": float(job.trace.prompt_tokens.mean()),
             "mean_output_tokens": float(job.trace.output_tokens.mean()),
         },
-        "settings": settings_part(job.settings) | {"growth": list(job.growth)},
+        "settings": _settings_part(job),
         "slo": asdict(job.slo),
         "target": job.groups[0].question.names["target"],
         "engine": f"{job.groups[0].question.deployment.engine} {job.groups[0].question.deployment.version}",
@@ -84,6 +84,12 @@ def run_whatif(
     }
     result["verdict"] = verdict_part(result, order)
     return result
+
+
+def _settings_part(job: WhatIfJob) -> dict[str, Any]:
+    given = settings_part(job.settings)
+    about_loads = ("loads_per_s", "load_points")
+    return {name: value for name, value in given.items() if name not in about_loads} | {"growth": list(job.growth)}
 
 
 def _acceptance_part(job: WhatIfJob) -> dict[str, Any]:

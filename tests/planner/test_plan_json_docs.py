@@ -4,32 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
-from plan_cli import QUICK, plan, write_log
+from plan_cli import QUICK, leaves, plan, write_log
 
 from specsim.metrics import RunMetrics
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "plan-json.md"
-MAPS = ("trace.dropped", "trace.dropped_examples")
-"""Maps whose keys are words of the log."""
-
-
-def leaves(value: Any, path: str = "") -> Iterator[str]:
-    """Paths of everything that is no further object; an interval is one leaf."""
-    if path in MAPS:
-        yield path
-    elif isinstance(value, dict) and value and set(value) != {"mean", "low", "high"}:
-        for key, inner in value.items():
-            yield from leaves(inner, f"{path}.{key}" if path else key)
-    elif isinstance(value, list) and value and isinstance(value[0], dict):
-        for inner in value:
-            yield from leaves(inner, path + "[]")
-    else:
-        yield path
 
 
 def test_every_key_is_documented_and_every_documented_key_is_printed(tmp_path: Path) -> None:
