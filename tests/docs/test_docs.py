@@ -26,7 +26,7 @@ PAGES = [
     ROOT / "examples" / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-NOT_YET = {"whatif", "import", "serve", "watch"}
+NOT_YET = {"import", "serve", "watch"}
 """Commands that pages may name only where they say that there is no such thing yet."""
 COMMANDS = {" ".join(words): command for words, command, _ in all_commands()}
 
