@@ -29,6 +29,7 @@ from specsim.disciplines import Discipline
 from specsim.drafters import drafter
 from specsim.errors import ScenarioError, SpecsimError
 from specsim.planner.concurrency import CrossoverSettings, steady_trace
+from specsim.planner.costs import Ownership
 from specsim.planner.question import PlanSettings
 from specsim.planner.single import SingleRun
 from specsim.policies import KINDS, parse_policy
@@ -56,6 +57,7 @@ GOOD = [
     Discipline(),
     Disaggregation(1, 1, 1e6, math.inf),
     PlanSettings(),
+    Ownership(3.0, 0.1, 1.3),
     CrossoverSettings((1, 2), LengthSpec(20), LengthSpec(8), 3),
     SingleRun(question=QUESTION, trace=TRACE, policy=parse_policy("static:3")),
     *(parse_policy(kind.example) for kind in KINDS.values()),

@@ -11,6 +11,7 @@ from typing import Any
 
 from specsim.checks import number
 from specsim.shapes import Price
+from specsim.type_checks import check_types
 
 __all__ = ["HOURS_A_YEAR", "FleetCost", "GpuCost", "Ownership", "fleet_cost"]
 
@@ -35,6 +36,7 @@ class Ownership:
     """Space, cooling and hands, by kW of the servers."""
 
     def __post_init__(self) -> None:
+        check_types(self, "ownership")
         number("--years", self.years, 0.1, 30.0)
         number("--usd-per-kwh", self.usd_per_kwh, 0.0, 100.0)
         number("--pue", self.pue, 1.0, 5.0)

@@ -118,7 +118,7 @@ def test_flags_overrule_the_file(case: Path) -> None:
                        "--ttft", "none", "--acceptance-length", "1.5", "--concurrency", "4"))  # fmt: skip
     assert data["deployment"]["names"]["gpu"] == "H200 SXM" or "H200" in data["deployment"]["names"]["gpu"]
     assert data["limits"]["max_num_seqs"] == 7
-    assert data["slo"] == {"ttft_s": None, "tpot_s": 0.009, "share": 0.95}
+    assert data["slo"] == {"ttft_s": None, "tpot_s": 0.009, "share": 0.95, "e2e_s": None}
     assert data["acceptance"]["expected_length"] == pytest.approx(1.5)
     assert data["load"]["concurrency"] == 4
     assert data["metrics"]["running_batch"] == pytest.approx(4, rel=0.05)
