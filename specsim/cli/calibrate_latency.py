@@ -15,7 +15,7 @@ import click
 if TYPE_CHECKING:
     from calibrate.latency.job import Model
 
-__all__ = ["latency"]
+__all__ = ["latency", "seconds_of"]
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -161,7 +161,7 @@ def _measured(values: dict[str, Any], methods: tuple[str, ...]) -> Any:
         tp=values["tp"],
         layers=values["layers"],
         grid=Grid(values["max_batch"], 1 + values["k_max"], values["max_context"], values["max_chunk"]),
-        budget_s=_seconds(values["budget"]),
+        budget_s=seconds_of(values["budget"]),
         temperature=values["temperature"],
         graphs=not values["eager"],
         target_points=values["target_points"],
@@ -239,7 +239,12 @@ def _options(texts: tuple[str, ...]) -> dict[str, int]:
     return parse_named_numbers(texts, "--draft-option")
 
 
-def _seconds(text: str) -> float:
+def seconds_of(text: str) -> float:
+    """Seconds of a time such as 90s, 8m or 1h.
+
+    Raises:
+        ScenarioError: it is none, or not within a second and a week.
+    """
     from specsim.errors import ScenarioError
 
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
