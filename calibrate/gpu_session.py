@@ -154,10 +154,10 @@ def run_session(
     for part in wanted:
         if part.is_done(folder):
             outcomes[part.name] = {"status": "was done already"}
-        elif ends - now() <= 1.0:
+        elif _left_s(ends, now) <= 1.0:
             outcomes[part.name] = {"status": "no time left"}
         else:
-            left = ends - now()
+            left = _left_s(ends, now)
             share_s = left * part.share / shares
             say(f"{part.name}: {share_s:.0f} s of {left:.0f} s that are left")
             outcomes[part.name] = _carried_out(part, folder, sizes, share_s, link_gpu, now)
@@ -169,6 +169,10 @@ def run_session(
     summary = summary_of(folder, outcomes)
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     return summary
+
+
+def _left_s(ends: float, now: Callable[[], float]) -> float:
+    return ends - now()
 
 
 def _carried_out(
