@@ -91,7 +91,7 @@ def _tiny_sizes(folder: Path) -> Sizes:
 
     models = {}
     for name, values in _TINY.items():
-        home = folder / "tiny" / name
+        home = folder / "tiny" / f"tiny-{name}"
         home.mkdir(parents=True, exist_ok=True)
         (home / "config.json").write_text(json.dumps(_TINY_COMMON | values), encoding="utf-8")
         models[name] = str(home / "config.json")
