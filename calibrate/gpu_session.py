@@ -1,9 +1,9 @@
-"""One session on a GPU that is there for minutes: several models measured one after another, then served for real.
+"""One session on a GPU that is there for minutes: several models measured one after another.
 
 Every part is a `specsim` command in a process of its own, with its share of the time: a part that fails, hangs or runs
 out of memory costs the others nothing. Points are on the disk as they are measured; a session that is given again goes
 on with what is missing. All weights are random, at the shapes of the catalogue, so that nothing is fetched.
-Leaves out: what the parts do (`calibrate.latency`, `calibrate.validation`).
+Leaves out: what the parts do (`calibrate.latency`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ __all__ = ["PARTS", "Part", "Sizes", "run_session", "summary_of"]
 MEASURED_SHARE = 0.55
 """Of a part's time, what `--budget` is; the rest is starting, loading, host times and the fit."""
 _RESCUE_S = 60.0
-_FORCED = "0.75,0.65,0.6"
-"""Acceptance by position that is forced where models have random weights; near that of published draft models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +45,9 @@ class Part:
     """Those of a dry run, where they differ."""
     target_points_of: str | None = None
     """Part whose points of the target are taken over."""
-    profile_of: str | None = None
-    """Part with whose first profile is served; None: the part measures."""
 
     def profiles(self, folder: Path) -> dict[str, Path]:
         """Method -> profile file that the part writes."""
-        if self.profile_of is not None:
-            return {}
         if len(self.methods) == 1:
             return {self.methods[0]: folder / f"{self.name}.json"}
         return {method: folder / f"{self.name}-{method}.json" for method in self.methods}
@@ -64,8 +58,6 @@ class Part:
 
     def is_done(self, folder: Path) -> bool:
         """Whether everything that it writes is there."""
-        if self.profile_of is not None:
-            return _is_json(folder / f"{self.name}.json")
         return all(path.exists() for path in self.profiles(folder).values())
 
 
@@ -76,8 +68,6 @@ class Sizes:
     grid: tuple[str, ...]
     """Flags of the measured range."""
     device: tuple[str, ...]
-    serving: tuple[str, ...]
-    """Flags of what is served."""
     models: Mapping[str, str]
     """Catalogue name -> config file that stands in; empty: the catalogue itself."""
 
@@ -87,21 +77,19 @@ class Sizes:
 
 
 PARTS: tuple[Part, ...] = (
-    Part("llama-3.1-8b-pair", 0.23, "llama-3.1-8b", ("draft_model", "ngram"), "llama-3.2-1b"),
-    Part("llama-3.1-8b-eagle3", 0.10, "llama-3.1-8b", ("eagle3",), target_points_of="llama-3.1-8b-pair"),
-    Part("qwen3-30b-a3b", 0.15, "qwen3-30b-a3b"),
-    Part("llama-3.1-70b-tp4", 0.14, "llama-3.1-70b", words=("--tp", "4", "--layers", "8"),
+    Part("llama-3.1-8b-pair", 0.30, "llama-3.1-8b", ("draft_model", "ngram"), "llama-3.2-1b"),
+    Part("llama-3.1-8b-eagle3", 0.12, "llama-3.1-8b", ("eagle3",), target_points_of="llama-3.1-8b-pair"),
+    Part("qwen3-30b-a3b", 0.20, "qwen3-30b-a3b"),
+    Part("llama-3.1-70b-tp4", 0.18, "llama-3.1-70b", words=("--tp", "4", "--layers", "8"),
          tiny_words=("--tp", "4", "--layers", "2")),
-    Part("llama-3.1-8b-eager", 0.16, "llama-3.1-8b", ("draft_model",), "llama-3.2-1b", ("--eager",)),
-    Part("serve", 0.22, "llama-3.1-8b", ("draft_model",), "llama-3.2-1b", profile_of="llama-3.1-8b-eager"),
+    Part("llama-3.1-8b-eager", 0.20, "llama-3.1-8b", ("draft_model",), "llama-3.2-1b", ("--eager",)),
 )  # fmt: skip
-"""Graphs are what engines run and what planning wants; the reference engine captures nothing, so that it is served
-with a profile of its own."""
+"""Graphs are what engines run and what planning wants; the reference engine captures nothing, so that a profile of its
+own is measured, to be held against it."""
 
 DEVICE_SIZES = Sizes(
     grid=("--k-max", "5", "--max-batch", "64", "--max-context", "4096", "--max-chunk", "2048"),
     device=("--device", "cuda"),
-    serving=("--isl", "256", "--osl", "64", "--requests", "28", "--concurrency", "5,13,27", "--repeats", "2"),
     models={},
 )
 
@@ -112,13 +100,6 @@ def command(part: Part, folder: Path, sizes: Sizes, budget_s: float, link_gpu: s
     words = list(part.tiny_words or ()) if tiny else list(part.words)
     target = ["--target", sizes.model(part.target)]
     draft = [] if part.draft is None else ["--draft", sizes.model(part.draft)]
-    if part.profile_of is not None:
-        source = next(p for p in PARTS if p.name == part.profile_of)
-        profile = next(iter(source.profiles(folder).values()))
-        return [
-            "validate", "serve", "--profile", str(profile), *target, *draft, "--k", "3", "--policy", "off", "--policy",
-            "static:3", "--forced-acceptance", _FORCED, "--no-store", "--json", *sizes.serving, *sizes.device, *words,
-        ]  # fmt: skip
     if "--tp" in words:
         words += ["--link-gpu", link_gpu]
     if part.target_points_of is not None:
@@ -180,9 +161,13 @@ def _carried_out(
 ) -> dict[str, Any]:
     began = now()
     words = command(part, folder, sizes, share_s, link_gpu)
-    code = _run(words, folder / f"{part.name}.log", share_s, folder / f"{part.name}.json" if part.profile_of else None)
+    code = _run(words, folder / f"{part.name}.log", share_s)
     status = "done" if part.is_done(folder) else "stopped at the end of its time" if code is None else "failed"
-    found: dict[str, Any] = {"status": status, "seconds": round(now() - began, 1), "command": "specsim " + " ".join(words)}
+    found: dict[str, Any] = {
+        "status": status,
+        "seconds": round(now() - began, 1),
+        "command": "specsim " + " ".join(words),
+    }
     if status != "done":
         found["last_line"] = _last_line(folder / f"{part.name}.log")
     return found
@@ -197,19 +182,17 @@ def _rescue(part: Part, folder: Path, link_gpu: str, outcome: dict[str, Any]) ->
         link = ["--link-gpu", link_gpu] if "--tp" in part.words else []
         partial = folder / f"{path.stem}.partial.json"
         fit = ["calibrate", "fit", str(part.points(folder)), "--method", method, *link, "-o", str(partial), "--force"]
-        if _run(fit, folder / f"{part.name}.fit.log", _RESCUE_S, None) == 0:
+        if _run(fit, folder / f"{part.name}.fit.log", _RESCUE_S) == 0:
             outcome.setdefault("partial_profiles", []).append(partial.name)
 
 
-def _run(words: Sequence[str], log: Path, seconds: float, result: Path | None) -> int | None:
-    """Exit code of a command, None when it was stopped; what it prints goes to `log`, its result to `result`."""
-    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-    env = {**os.environ, **offline}
-    out = log if result is None else result
-    with log.open("w", encoding="utf-8") as errors, (out.open("a" if result is None else "w", encoding="utf-8")) as file:
+def _run(words: Sequence[str], log: Path, seconds: float) -> int | None:
+    """Exit code of a command, None when it was stopped; what it says goes to `log`."""
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    with log.open("w", encoding="utf-8") as file:
         try:
             return subprocess.run(
-                [sys.executable, "-m", "specsim", *words], stdout=file, stderr=errors, env=env, timeout=seconds
+                [sys.executable, "-m", "specsim", *words], stdout=file, stderr=file, env=env, timeout=seconds
             ).returncode
         except subprocess.TimeoutExpired:
             return None
@@ -253,9 +236,6 @@ def summary_of(folder: Path, outcomes: Mapping[str, Mapping[str, Any]]) -> dict[
                     "holdout_median": evidence["holdout_median"], "holdout_p95": evidence["holdout_p95"],
                     "noise": evidence["noise"],
                 }  # fmt: skip
-        if part.profile_of is not None and part.is_done(folder):
-            result = json.loads((folder / f"{part.name}.json").read_text(encoding="utf-8"))
-            row["verdict"] = result.get("verdict")
         parts.append(row)
     machine.pop("weights", None)
     return {

@@ -40,9 +40,7 @@ class ForcedRunner(ModelRunner):
         **values: Any,
     ) -> None:
         """Arguments as of `ModelRunner`; the workload brings its acceptance model."""
-        super().__init__(
-            model, prompts, workload, limits, drafter=drafter, num_spec_tokens=num_spec_tokens, **values
-        )
+        super().__init__(model, prompts, workload, limits, drafter=drafter, num_spec_tokens=num_spec_tokens, **values)
         self._luck = DealtLuck(workload, spoils=False)
         self._counts: dict[int, int] = {}
 

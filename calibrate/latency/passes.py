@@ -53,8 +53,9 @@ class Passes:
         Raises:
             RuntimeError: as torch raises it, when memory does not suffice (`calibrate.latency.device`).
         """
-        makers = {"body": self._body, "reference": self._body, "eager": self._eager, "head": self._head, "sample": self._sample,
-                  "accept": self._accept, "whole": self._whole, "draft_round": self._draft_round}  # fmt: skip
+        makers = {"body": self._body, "reference": self._body, "eager": self._eager, "head": self._head,
+                  "sample": self._sample, "accept": self._accept, "whole": self._whole,
+                  "draft_round": self._draft_round}  # fmt: skip
         maker = makers.get(point.kind)
         if maker is None:
             raise InvariantError(f"no pass is behind a point of kind {point.kind}")

@@ -46,9 +46,7 @@ class _Layer(nn.Module):
         seen = self.norms[0](state)
         if self.is_wide:
             seen = torch.cat((self.norms[2](embedded), seen), -1)
-        mixed, _ = self.self_attn(
-            hidden_states=seen, position_embeddings=rotary, attention_mask=None, flat_plan=plan
-        )
+        mixed, _ = self.self_attn(hidden_states=seen, position_embeddings=rotary, attention_mask=None, flat_plan=plan)
         state = state + mixed
         out: torch.Tensor = state + self.mlp(self.norms[1](state))
         return out

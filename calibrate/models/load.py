@@ -118,7 +118,9 @@ def _config_of(source: Mapping[str, Any] | transformers.PretrainedConfig) -> tra
         raise ScenarioError(f"model_type '{model_type}': {_one_line(error)}") from None
 
 
-def first_layers_config(config: transformers.PretrainedConfig, num_layers: int, name: str) -> transformers.PretrainedConfig:
+def first_layers_config(
+    config: transformers.PretrainedConfig, num_layers: int, name: str
+) -> transformers.PretrainedConfig:
     most = config.num_hidden_layers
     if not 1 <= num_layers <= most:
         raise ScenarioError(f"{name} has {most} layers, {num_layers} were asked for")

@@ -44,8 +44,8 @@ def session(**values: Any) -> None:
     """Calibrate several models in one go, on a GPU that is there for minutes.
 
     Llama-3.1-8B with Llama-3.2-1B, with an EAGLE-3 head and with n-gram; Qwen3-30B-A3B; one GPU's shard of
-    Llama-3.1-70B by layers; then Llama-3.1-8B served for real with forced acceptance beside its prediction. Weights are
-    random, nothing is fetched. The same command again goes on with what is missing.
+    Llama-3.1-70B by layers; and Llama-3.1-8B as the reference engine runs it, without graphs. Weights are random and
+    nothing is fetched. The same command again goes on with what is missing.
 
     \b
         specsim calibrate session -o h100/
@@ -98,7 +98,6 @@ def _tiny_sizes(folder: Path) -> Sizes:
     return Sizes(
         grid=("--k-max", "2", "--max-batch", "4", "--max-context", "32", "--max-chunk", "16"),
         device=("--device", "cpu", "--clock", "cpu", "--threads", "1"),
-        serving=("--isl", "8", "--osl", "6", "--requests", "6", "--concurrency", "3", "--repeats", "1"),
         models=models,
     )
 
@@ -118,6 +117,4 @@ def _text(summary: dict[str, Any], folder: Path) -> str:
                 f"  {method}: {facts['file']}, {facts['holdout_points']} held out, median error "
                 f"{facts['holdout_median']:.1%}, 95 % below {facts['holdout_p95']:.1%}, noise {facts['noise']:.1%}"
             )
-        if row.get("verdict"):
-            lines.append(f"  verdict: {json.dumps(row['verdict'])}")
     return "\n".join([*lines, f"Everything is in {folder}"])

@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-tokenizers = pytest.importorskip("tokenizers")
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("tokenizers")
+
+import tokenizers
+import torch
+import transformers
 
 from calibrate.distil.own_text import Written, continued, own_prompts
 from calibrate.distil.train import Training, agreement, begin_student, train
@@ -20,9 +24,7 @@ from specsim.cli import cli
 
 WORDS = 61
 END = 2
-TEMPLATE = (
-    "{% for m in messages %}<u>{{ m['content'] }}<e>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
-)
+TEMPLATE = "{% for m in messages %}<u>{{ m['content'] }}<e>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
 
 
 def a_target(**changes: Any) -> Any:
@@ -78,7 +80,9 @@ def test_a_student_begins_as_layers_of_the_target_and_its_ends_stay() -> None:
     target = a_target()
     student = begin_student(target, 2)
     for mine, theirs in ((0, 0), (1, 3)):
-        for ours, other in zip(student.model.layers[mine].parameters(), target.model.layers[theirs].parameters(), strict=True):
+        for ours, other in zip(
+            student.model.layers[mine].parameters(), target.model.layers[theirs].parameters(), strict=True
+        ):
             assert torch.equal(ours, other)
     train(student, written(8), Training(steps=2, sequences=4))
     assert torch.equal(student.model.embed_tokens.weight, target.model.embed_tokens.weight)

@@ -51,7 +51,9 @@ def capturing(*, fails: bool = False) -> Capturing:
     return Capturing(**{name: getattr(cpu, name) for name in Device.__dataclass_fields__}, fails=fails)
 
 
-@pytest.mark.parametrize(("fails", "graphs", "launch"), [(False, True, "graph"), (True, True, "eager"), (False, False, "eager")])
+@pytest.mark.parametrize(
+    ("fails", "graphs", "launch"), [(False, True, "graph"), (True, True, "eager"), (False, False, "eager")]
+)
 def test_what_cannot_be_captured_runs_and_says_so(fails: bool, graphs: bool, launch: str) -> None:
     passes = Passes(load_model(CONFIG), capturing(fails=fails), slots=4, slot_tokens=80, graphs=graphs)
     decode, prefill = Grid(4, 2, 32, 16).decode(2, 2, 16), Grid(4, 2, 32, 16).prefill(8, 0)
@@ -84,7 +86,9 @@ def test_a_device_with_graphs_has_a_staircase_and_a_price_beyond_it() -> None:
         return cost.step_s(StepWork(decode_requests=requests, kv_tokens=0))
 
     assert step_s(9) > step_s(8) * 1.01, "nine are padded to sixteen"
-    assert step_s(9) - step_s(16) == pytest.approx(0, abs=8 * (profile.target.request_s + profile.target.head_row_s * 2))
+    assert step_s(9) - step_s(16) == pytest.approx(
+        0, abs=8 * (profile.target.request_s + profile.target.head_row_s * 2)
+    )
     assert step_s(65) - step_s(64) > 0.02
 
 

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("transformers")
+
+import torch
 
 from calibrate.models import FlatBatch, Part, SlotCache
 from calibrate.models.head_shape import random_head

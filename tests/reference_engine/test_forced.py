@@ -50,9 +50,7 @@ def test_rounds_are_those_of_the_simulator(drafter: Callable[[], Drafter], rates
     policy = PolicySpec("static", K)
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 97, n).tolist() for n in workload.prompt_tokens]
-    runner = ForcedRunner(
-        load_model(CONFIG, seed=1), prompts, workload, limits, drafter=drafter(), num_spec_tokens=K
-    )
+    runner = ForcedRunner(load_model(CONFIG, seed=1), prompts, workload, limits, drafter=drafter(), num_spec_tokens=K)
     served = serve(workload, runner, VirtualClock(cost), limits=limits, policy=policy, cost=cost)
     simulated = simulate(workload, cost, limits=limits, policy=policy)
     ours, theirs = asdict(served.result.totals), asdict(simulated.totals)
