@@ -23,10 +23,13 @@ __all__ = ["POINTS_VERSION", "Kind", "Point", "PointFile", "Role", "Setup", "rea
 
 POINTS_VERSION = 1
 
-Kind = Literal["body", "head", "sample", "accept", "draft_round", "host", "whole", "reference", "copy", "matrix"]
+Kind = Literal[
+    "body", "eager", "head", "sample", "accept", "draft_round", "host", "whole", "reference", "copy", "matrix"
+]  # fmt: skip
 """What a point timed.
 
 body         all layers of one model over `parts`, without output head
+eager        a body launched kernel by kernel, where bodies run as captured graphs
 head         output head over `rows` rows of hidden states
 sample       drawing a token from each of `rows` rows of logits
 accept       accepting or rejecting the drafts of `parts` (drafts, 0) requests
@@ -78,6 +81,8 @@ class Point:
     """The reference point, timed between the repeats; 0: not timed."""
     roofline: float = math.nan
     """Share of the roofline: least seconds by measured ceilings, over `seconds`. nan: no ceiling was measured."""
+    launch: str = ""
+    """graph (captured, replayed as one launch) or eager (kernel by kernel) for passes; empty: not told."""
     utc: str = ""
     state: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """Clocks, power and temperature of the device just after, as far as it tells."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
+from calibrate.fit.launches import captured_terms, launch_words
 from calibrate.fit.law import Architecture
 from calibrate.fit.predict import predicted_s
 from calibrate.fit.priors import ceilings_of
@@ -114,7 +115,10 @@ def fit_profile(
         relative_error=_LEAST_ERROR,
         covers=_covers(setup, points, method),
     )
-    profile = replace(profile, **lines)  # type: ignore[arg-type]
+    captured = captured_terms(points)
+    if setup.is_by_layer and captured:
+        captured["uncaptured_s"] *= setup.num_layers / setup.measured_layers
+    profile = replace(profile, **lines, **captured)  # type: ignore[arg-type]
     if drafter is not None and drafter.runs_model:
         profile = replace(
             profile,
@@ -259,6 +263,8 @@ def _covers(setup: Setup, points: Sequence[Point], method: str) -> dict[str, str
     if setup.draft and runs_model:
         found |= {"draft": setup.draft, "draft_tp": str(setup.tp), "draft_weight_dtype": setup.dtype,
                   "draft_kv_dtype": setup.dtype}  # fmt: skip
+    if launch_words(points):
+        found["launch"] = launch_words(points)
     if setup.threads:
         found["threads"] = str(setup.threads)
     if dates:
@@ -367,6 +373,12 @@ def _notes(setup: Setup, evidence: Evidence, profile: LatencyProfile, points: Se
         )
     if not any(point.is_prefill for point in points):
         notes.append("Prompt chunks were not measured: their attention is left out.")
+    method = profile.covers.get("method", "none")
     if not any(point.kind == "host" for point in points):
         notes.append("Host time of a step was not measured beyond sampling.")
+    elif method != "none" and not any(point.kind == "host" and point.method == method for point in points):
+        notes.append("What drafting adds on the host was not measured: it counts as nothing.")
+    drafter = None if method == "none" else find_drafter(method)
+    if drafter is not None and drafter.loads == "head":
+        notes.append("The head has random weights and projects the target's hidden states in every pass of a round.")
     return tuple(notes)

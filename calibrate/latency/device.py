@@ -87,9 +87,14 @@ class Device:
         elif self.torch_device.type == "mps":
             torch.mps.empty_cache()
 
+    @property
+    def captures(self) -> bool:
+        """Whether it has graphs."""
+        return self.torch_device.type == "cuda"
+
     def captured(self, work: Callable[[], object]) -> Callable[[], object] | None:
         """A call that replays `work` as one graph launch; None where graphs do not exist or the work cannot be one."""
-        if self.torch_device.type != "cuda":
+        if not self.captures:
             return None
         try:
             stream = torch.cuda.Stream()

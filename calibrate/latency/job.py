@@ -28,9 +28,10 @@ from calibrate.latency.passes import Passes
 from calibrate.latency.session import Measuring, Session
 from calibrate.latency.timing import Repeats
 from calibrate.models import FlatModel, load_model
+from calibrate.models.head_shape import HEAD_KINDS, random_head
 from calibrate.models.load import load_tokenizer
 from calibrate.models.vocabulary import check_same_tokens
-from calibrate.points import Point, PointFile, Setup
+from calibrate.points import Point, PointFile, Setup, read_points
 from specsim.drafters import Drafter, find_drafter
 from specsim.errors import ScenarioError
 
@@ -68,6 +69,8 @@ class Job:
     device: Device
     points: str | Path
     draft: Model | None = None
+    target_points: str | Path | None = None
+    """Points file from which those of the target are taken, instead of being measured again."""
     options: Mapping[str, int] = field(default_factory=dict)
     """Of the drafter, such as layers of layer_skip."""
     dtype: str = "fp32"
@@ -77,6 +80,10 @@ class Job:
     grid: Grid = field(default_factory=Grid)
     budget_s: float = 300.0
     temperature: float = 0.0
+    graphs: bool = True
+    """Capture passes as graphs where the device has them; the reference engine itself launches kernel by kernel."""
+    host: bool = True
+    """Measure host times of the engine."""
     seed: int = 0
     repeats: Repeats = field(default_factory=Repeats)
     say: Callable[[str], None] = lambda line: None
@@ -105,7 +112,7 @@ def measure(job: Job) -> tuple[Setup, list[Point]]:
         clock=job.device.clock,
         dtype=job.dtype,
         attention_backend=model.attention_backend,
-        engine="specsim's reference engine",
+        engine="specsim's reference engine" + ("" if job.graphs else ", nothing captured"),
         methods=job.methods,
         draft=_draft_name(job, draft),
         tp=job.tp,
@@ -124,13 +131,18 @@ def measure(job: Job) -> tuple[Setup, list[Point]]:
     with PointFile(job.points, setup) as file:
         if file.points:
             job.say(f"{job.points}: {len(file.points)} points are there already and are not measured again")
+        if job.target_points is not None:
+            _take_target(file, job)
         _ceilings(file, job, dtype)
         share = 1.0 if draft is None else 1.0 - _DRAFT_SHARE
-        _session(file, job, model, job.grid, share, cut or 0).measure(_accepting(job))
+        if job.target_points is None:
+            _session(file, job, model, job.grid, share, cut or 0).measure([*_accepting(job), *_uncaptured(job)])
         if draft is not None:
             grid = replace(job.grid, role="draft")
-            _session(file, job, draft, grid, _DRAFT_SHARE, 0).measure(_rounds(job, drafter))
-        _host(file, job, model, draft)
+            own = _DRAFT_SHARE if job.target_points is None else 1.0
+            _session(file, job, draft, grid, own, 0).measure(_rounds(job, drafter))
+        if job.host:
+            _host(file, job, model, draft)
         return setup, list(file.points)
 
 
@@ -147,9 +159,9 @@ def _one_drafter(job: Job) -> Drafter | None:
         drafter = find_drafter(name)
         if drafter is None or not drafter.runs_model:
             continue
-        if drafter.loads not in ("model", "layers"):
+        if drafter.loads == "head" and drafter.kind not in HEAD_KINDS:
             raise ScenarioError(
-                f"--method {name} drafts with a trained head, which is not measured here; measure draft_model, "
+                f"--method {name} drafts with a head that is not measured here; measure eagle, eagle3, draft_model, "
                 f"layer_skip or a lookup"
             )
         if found is not None:
@@ -157,9 +169,9 @@ def _one_drafter(job: Job) -> Drafter | None:
                 f"--method {found.name} and {name} run different drafters; measure each into a points file of its own"
             )
         found = drafter
-        if drafter.loads == "model" and job.draft is None:
+        if drafter.loads != "layers" and job.draft is None:
             raise ScenarioError(f"--method {name} needs a drafter; give it with --draft")
-    if job.draft is not None and (found is None or found.loads != "model"):
+    if job.draft is not None and (found is None or found.loads == "layers"):
         raise ScenarioError(f"--draft is used by none of the methods {', '.join(job.methods)}; leave it out")
     return found
 
@@ -208,8 +220,27 @@ def _draft_model(job: Job, drafter: Drafter | None, target: FlatModel, dtype: to
             )
         return target.first_layers(layers)
     assert job.draft is not None
+    if drafter.loads == "head":
+        return _head(job, job.draft, dtype)
     check_vocabularies(job.target, job.draft)
     return load_model(job.draft.source, device=job.device.torch_device, dtype=dtype, seed=job.seed, tp=job.tp)
+
+
+def _head(job: Job, draft: Model, dtype: torch.dtype) -> FlatModel:
+    """A head with random weights."""
+    from specsim.shapes import ModelShape
+
+    shape = ModelShape(**{**draft.shape, "doubtful": ()})
+    fits = {"vocab_size": shape.vocab_size, "hidden_size": shape.target_hidden_size or shape.hidden_size}
+    for name, value in fits.items():
+        if value != job.target.shape[name]:
+            raise ScenarioError(
+                f"{shape.name} is a head for a target of {name} {value}, and {job.target.name} has "
+                f"{job.target.shape[name]}; name the head of this target"
+            )
+    if job.tp > 1:
+        raise ScenarioError(f"--tp {job.tp}: heads are measured whole; measure the target alone, or at --tp 1")
+    return random_head(shape, device=job.device.torch_device, dtype=dtype, seed=job.seed)
 
 
 def check_vocabularies(target: Model, draft: Model) -> None:
@@ -246,6 +277,30 @@ def _shapes(job: Job) -> dict[str, Mapping[str, Any]]:
     elif any(getattr(find_drafter(name), "loads", None) == "layers" for name in job.methods):
         found["draft"] = job.target.shape
     return found
+
+
+def _take_target(file: PointFile, job: Job) -> None:
+    """Copy the target's points out of another file of the same target on the same device, once.
+
+    Raises:
+        ScenarioError: it is another target or device, or was measured otherwise.
+    """
+    assert job.target_points is not None
+    theirs, points, _ = read_points(job.target_points)
+    ours = file.setup
+    for name in ("target", "device", "backend", "clock", "dtype", "attention_backend", "engine", "tp", "threads",
+                 "num_layers", "measured_layers", "temperature"):  # fmt: skip
+        if getattr(ours, name) != getattr(theirs, name):
+            raise ScenarioError(
+                f"--target-points {job.target_points}: of {name} {getattr(theirs, name)}, here {getattr(ours, name)}; "
+                f"points of the very same target are needed"
+            )
+    known = {point.key for point in file.points}
+    taken = [p for p in points if (p.role != "draft" and not p.method) and p.key not in known]
+    for point in taken:
+        file.add(point)
+    if taken:
+        job.say(f"{job.target_points}: {len(taken)} points of the target are taken from it")
 
 
 def _ceilings(file: PointFile, job: Job, dtype: torch.dtype) -> None:
@@ -287,7 +342,7 @@ def _session(file: PointFile, job: Job, model: FlatModel, grid: Grid, share: flo
 
     def make(fits: Grid) -> Passes:
         return Passes(model, job.device, slots=fits.requests, slot_tokens=fits.slot_tokens,
-                      temperature=job.temperature, seed=job.seed)  # fmt: skip
+                      temperature=job.temperature, seed=job.seed, graphs=job.graphs)  # fmt: skip
 
     return Session(how, make, grid, architecture_of(shape, built), layers=layers)
 
@@ -332,6 +387,16 @@ def _accepting(job: Job) -> list[Point]:
     drafts = max(1, job.grid.width - 1)
     requests = sorted({1, max(1, job.grid.requests // 4), job.grid.requests})
     return [Point("accept", "target", ((drafts, 0),) * count) for count in requests]
+
+
+def _uncaptured(job: Job) -> list[Point]:
+    """Passes that are launched kernel by kernel beside their graphs, where the device captures."""
+    if not (job.graphs and job.device.captures):
+        return []
+    grid = job.grid
+    rows = {(1, 1), (grid.requests, 1), (grid.requests, grid.width)}
+    short = min(64, grid.context_tokens)
+    return [replace(grid.decode(*row, short), kind="eager") for row in sorted(rows)]
 
 
 def _rounds(job: Job, drafter: Drafter | None) -> list[Point]:

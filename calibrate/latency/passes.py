@@ -24,17 +24,28 @@ class Passes:
     """Turns points into calls. One instance for one model on one device."""
 
     def __init__(
-        self, model: FlatModel, device: Device, *, slots: int, slot_tokens: int, temperature: float = 0.0, seed: int = 0
+        self,
+        model: FlatModel,
+        device: Device,
+        *,
+        slots: int,
+        slot_tokens: int,
+        temperature: float = 0.0,
+        seed: int = 0,
+        graphs: bool = True,
     ) -> None:
+        """
+        Args:
+            slots, slot_tokens: room in the cache.
+            graphs: capture what decodes as graphs, where the device has them.
+        """
         self._model = model
         self._device = device
         self._cache = SlotCache(slots, slot_tokens)
         self._temperature = temperature
         self._random = torch.Generator().manual_seed(seed)
-        self.captured = 0
-        """Passes that ran as captured graphs."""
-        self.eager = 0
-        """Passes that were launched kernel by kernel."""
+        self._graphs = graphs
+        self._launches: dict[str, str] = {}
 
     def work(self, point: Point) -> Work:
         """A call that does what the point describes, on random tokens.
@@ -42,12 +53,22 @@ class Passes:
         Raises:
             RuntimeError: as torch raises it, when memory does not suffice (`calibrate.latency.device`).
         """
-        makers = {"body": self._body, "reference": self._body, "head": self._head, "sample": self._sample,
-                  "accept": self._accept, "whole": self._whole, "draft_round": self._draft_round}  # fmt: skip
+        makers = {"body": self._body, "reference": self._body, "eager": self._eager, "head": self._head,
+                  "sample": self._sample, "accept": self._accept, "whole": self._whole,
+                  "draft_round": self._draft_round}  # fmt: skip
         maker = makers.get(point.kind)
         if maker is None:
             raise InvariantError(f"no pass is behind a point of kind {point.kind}")
         return maker(point)
+
+    def launch_of(self, point: Point) -> str:
+        """How the work of a point is launched: graph, eager, or nothing for what is no pass."""
+        return self._launches.get(point.key, "")
+
+    def _launched(self, point: Point, work: Work, *, capture: bool = True) -> Work:
+        graph = self._device.captured(work) if capture and self._graphs else None
+        self._launches[point.key] = "eager" if graph is None else "graph"
+        return work if graph is None else graph
 
     def _tokens(self, count: int) -> list[int]:
         return torch.randint(self._model.vocab_size, (count,), generator=self._random).tolist()
@@ -75,16 +96,16 @@ class Passes:
     def _body(self, point: Point) -> Work:
         run = self._pass(point.parts, point.layers)
         run()  # the cache and the masks are there before anything is captured
-        graph = None if point.is_prefill else self._device.captured(run)
-        if graph is None:
-            self.eager += 1
-            return run
-        self.captured += 1
-        return graph
+        return self._launched(point, run, capture=not point.is_prefill)
+
+    def _eager(self, point: Point) -> Work:
+        run = self._pass(point.parts, point.layers)
+        run()
+        return self._launched(point, run, capture=False)
 
     def _head(self, point: Point) -> Work:
         hidden = self._hidden(point.rows)
-        return self._device.captured(lambda: self._model.logits(hidden)) or (lambda: self._model.logits(hidden))
+        return self._launched(point, lambda: self._model.logits(hidden))
 
     def _whole(self, point: Point) -> Work:
         run, rows = self._pass(point.parts), point.rows
@@ -94,7 +115,7 @@ class Passes:
             return self._model.logits(hidden[-rows:])
 
         both()
-        return self._device.captured(both) or both
+        return self._launched(point, both)
 
     def _sample(self, point: Point) -> Work:
         logits = self._logits(point.rows)

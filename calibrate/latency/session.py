@@ -38,6 +38,11 @@ class Worker(Protocol):
 
     def work(self, point: Point) -> Callable[[], object]:
         """The call behind a point."""
+        ...
+
+    def launch_of(self, point: Point) -> str:
+        """How that call is launched, for `Point.launch`."""
+        ...
 
 
 @dataclass
@@ -113,7 +118,8 @@ class Session:
         for n in range(max(len(heads), len(passes), len(samples), len(further))):
             waiting += [points[n] for points in (passes, heads, samples, further) if n < len(points)]
         waiting = [
-            replace(point, layers=point.layers or self._layers) if point.kind == "body" else point for point in waiting
+            replace(point, layers=point.layers or self._layers) if point.kind in ("body", "eager") else point
+            for point in waiting
         ]
         while waiting:
             done = {point.key for point in self._own()}
@@ -180,8 +186,9 @@ class Session:
             try:
                 if self._worker is None:
                     self._worker = self._make(self.grid)
-                works = [self._worker.work(point) for point in remaining]
-                reference = self._worker.work(self.reference())
+                worker = self._worker
+                works = [worker.work(point) for point in remaining]
+                reference = worker.work(self.reference())
                 timed = time_in_turns(works, how.time_s, self._patience(), reference=reference)
                 break
             except Exception as error:
@@ -194,7 +201,7 @@ class Session:
             how.file.add(
                 replace(
                     point, seconds=result.seconds, low_s=result.low_s, high_s=result.high_s, repeats=result.repeats,
-                    reference_s=result.reference_s, utc=utc, state=state,
+                    reference_s=result.reference_s, launch=worker.launch_of(point), utc=utc, state=state,
                     roofline=math.nan if math.isnan(least) else round(least / result.seconds, 4),
                 )
             )  # fmt: skip

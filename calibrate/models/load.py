@@ -19,7 +19,7 @@ from calibrate.models.gguf_file import converted, quiet
 from calibrate.models.shard import shard
 from specsim.errors import ScenarioError
 
-__all__ = ["default_dtype", "load_model", "load_tokenizer"]
+__all__ = ["default_dtype", "first_layers_config", "load_model", "load_tokenizer"]
 
 Source = str | Path | Mapping[str, Any] | transformers.PretrainedConfig
 
@@ -60,7 +60,7 @@ def load_model(
     if config.get_text_config() is not config:
         config, directory = config.get_text_config(), None
     if num_layers is not None:
-        config = _first_layers(config, num_layers, name)
+        config = first_layers_config(config, num_layers, name)
     if tp > 1:
         config, directory = shard(config, tp, name), None
     if directory is None:
@@ -118,7 +118,9 @@ def _config_of(source: Mapping[str, Any] | transformers.PretrainedConfig) -> tra
         raise ScenarioError(f"model_type '{model_type}': {_one_line(error)}") from None
 
 
-def _first_layers(config: transformers.PretrainedConfig, num_layers: int, name: str) -> transformers.PretrainedConfig:
+def first_layers_config(
+    config: transformers.PretrainedConfig, num_layers: int, name: str
+) -> transformers.PretrainedConfig:
     most = config.num_hidden_layers
     if not 1 <= num_layers <= most:
         raise ScenarioError(f"{name} has {most} layers, {num_layers} were asked for")

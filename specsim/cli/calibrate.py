@@ -5,8 +5,10 @@ from __future__ import annotations
 import click
 
 from specsim.cli.calibrate_acceptance import acceptance
+from specsim.cli.calibrate_draft import draft
 from specsim.cli.calibrate_fit import fit
 from specsim.cli.calibrate_latency import latency
+from specsim.cli.calibrate_session import session
 
 __all__ = ["calibrate"]
 
@@ -23,3 +25,5 @@ def calibrate() -> None:
 calibrate.add_command(latency)
 calibrate.add_command(fit)
 calibrate.add_command(acceptance)
+calibrate.add_command(draft)
+calibrate.add_command(session)

@@ -15,7 +15,7 @@ import click
 if TYPE_CHECKING:
     from calibrate.latency.job import Model
 
-__all__ = ["latency"]
+__all__ = ["latency", "seconds_of"]
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -26,13 +26,17 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
     metavar="MODEL",
     help="Hugging Face directory, GGUF file, config.json, or catalogue name (random weights).",
 )
-@click.option("--draft", metavar="MODEL", help="Drafter of method draft_model, likewise.")
+@click.option(
+    "--draft",
+    metavar="MODEL",
+    help="Drafter of method draft_model, likewise; of eagle and eagle3 a catalogue name.  [default: the target's head]",
+)
 @click.option(
     "--method",
     "methods",
     multiple=True,
     metavar="NAME",
-    help="ngram, suffix, layer_skip or draft_model; may be repeated.  [default: ngram, or draft_model]",
+    help="ngram, suffix, layer_skip, draft_model, eagle or eagle3; may be repeated.  [default: ngram, or draft_model]",
 )
 @click.option("--draft-option", multiple=True, metavar="NAME=N", help="A number of the drafter, e.g. layers=8.")
 @click.option("--k-max", type=click.IntRange(1, 64), default=5, show_default=True, help="Most drafts a round.")
@@ -77,6 +81,12 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
     help="Largest prompt chunk.",
 )
 @click.option("--budget", default="5m", show_default=True, metavar="TIME", help="Time to measure, e.g. 90s or 8m.")
+@click.option("--eager", is_flag=True, help="Capture nothing: passes as the reference engine itself runs them.")
+@click.option(
+    "--target-points",
+    metavar="FILE.jsonl",
+    help="Take the target's points from this file, and measure the drafter alone.",
+)
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="Of sampling.")
 @click.option("--points", metavar="FILE.jsonl", help="Where points are kept.  [default: beside -o, or in this folder]")
 @click.option("--name", metavar="TEXT", help="Of the profile.")
@@ -135,7 +145,7 @@ def _measured(values: dict[str, Any], methods: tuple[str, ...]) -> Any:
 
     device = find_device(values["device"], clock=values["clock"], threads=values["threads"])
     target = _model(values["target"], "--target")
-    draft = None if values["draft"] is None else _model(values["draft"], "--draft")
+    draft = _drafter(values["draft"], methods, target)
     points = values["points"]
     if points is None:
         stem = values["out"].removesuffix(".json") if values["out"] else re.sub(r"[^A-Za-z0-9.-]+", "-", target.name)
@@ -151,8 +161,10 @@ def _measured(values: dict[str, Any], methods: tuple[str, ...]) -> Any:
         tp=values["tp"],
         layers=values["layers"],
         grid=Grid(values["max_batch"], 1 + values["k_max"], values["max_context"], values["max_chunk"]),
-        budget_s=_seconds(values["budget"]),
+        budget_s=seconds_of(values["budget"]),
         temperature=values["temperature"],
+        graphs=not values["eager"],
+        target_points=values["target_points"],
         seed=values["seed"],
         say=lambda line: click.echo(line, err=True),
     )
@@ -195,6 +207,23 @@ def _model(given: str, flag: str) -> Model:
     return Model(known.name, config_values(known), asdict(known))
 
 
+def _drafter(given: str | None, methods: tuple[str, ...], target: Model) -> Model | None:
+    """The drafter of the method that runs one: a model as given, or a head by name, else the target's usual head."""
+    from calibrate.latency.job import Model
+    from specsim.drafters import drafter
+    from specsim.shapes import ModelShape
+
+    head = next((name for name in methods if drafter(name).loads == "head"), None)
+    if head is None:
+        return None if given is None else _model(given, "--draft")
+    from scenarios.models import default_drafter, model
+
+    shape = ModelShape(**{**target.shape, "doubtful": ()})
+    found = default_drafter(shape, head) if given is None else model(given, kind=drafter(head).kind)
+    assert found is not None
+    return Model(found.name, {}, asdict(found))
+
+
 def _outs(out: str | None, methods: tuple[str, ...]) -> dict[str, str]:
     if out is None:
         return {}
@@ -210,7 +239,12 @@ def _options(texts: tuple[str, ...]) -> dict[str, int]:
     return parse_named_numbers(texts, "--draft-option")
 
 
-def _seconds(text: str) -> float:
+def seconds_of(text: str) -> float:
+    """Seconds of a time such as 90s, 8m or 1h.
+
+    Raises:
+        ScenarioError: it is none, or not within a second and a week.
+    """
     from specsim.errors import ScenarioError
 
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())

@@ -99,6 +99,10 @@ class Machine:
 
         return call
 
+    def launch_of(self, point: Point) -> str:
+        """Nothing is launched."""
+        return ""
+
     def time_s(self, work: Callable[[], object]) -> float:
         """Seconds of the call by the law; the clock goes on by as much."""
         work()

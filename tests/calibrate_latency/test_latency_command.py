@@ -117,6 +117,28 @@ def test_a_draft_model_is_measured_beside_its_target(tmp_path: Path) -> None:
     assert profile.draft_catches_up
 
 
+def test_a_head_is_measured_at_its_shape_on_points_of_the_target_that_are_there(tmp_path: Path) -> None:
+    target = config(tmp_path / "m")
+    run("--target", target, "--points", str(tmp_path / "target.jsonl"), *SMALL)
+    out = tmp_path / "head.json"
+    given = ("--target", target, "--method", "eagle3", "--target-points", str(tmp_path / "target.jsonl"))
+    said = run(*given, "-o", str(out), *SMALL)
+    assert "points of the target are taken" in said
+    assert "The head has random weights" in said
+    profile = LatencyProfile.from_dict(json.loads(out.read_text("utf-8")))
+    assert (profile.covers["method"], profile.covers["launch"]) == ("eagle3", "eager")
+    assert (profile.captured_tokens_max, profile.uncaptured_s) == (0, 0.0)
+    assert profile.draft is not None
+    setup, points, _ = read_points(tmp_path / "head.points.jsonl")
+    ours = [p.to_dict() for p in points if p.role == "target"]
+    theirs = [p.to_dict() for p in read_points(tmp_path / "target.jsonl")[1] if p.role == "target"]
+    assert ours == theirs
+    assert len(ours) > 10
+    assert setup.shapes["draft"]["kind"] == "eagle3"
+    again = run(*given, "--eager", "--points", str(tmp_path / "other.jsonl"), *SMALL, code=2)
+    assert "points of the very same target are needed" in again
+
+
 def test_a_shard_of_some_layers_says_what_was_not_measured(tmp_path: Path) -> None:
     out = tmp_path / "shard.json"
     target = config(tmp_path / "m", num_hidden_layers=8)
@@ -135,7 +157,10 @@ def test_a_shard_of_some_layers_says_what_was_not_measured(tmp_path: Path) -> No
     [
         (("--draft", "VOCAB"), "have 300 tokens|has 300 tokens and"),
         (("--method", "draft_model"), "needs a drafter; give it with --draft"),
-        (("--method", "eagle3"), "drafts with a trained head"),
+        (("--method", "medusa"), "drafts with a head that is not measured here"),
+        (("--method", "eagle3", "--draft", "eagle3-llama-3.1-8b"), "is a head for a target of vocab_size 128256"),
+        (("--method", "eagle3", "--tp", "2"), "heads are measured whole"),
+        (("--target-points", "no-such.jsonl"), "no-such.jsonl"),
         (("--method", "ngram", "--draft", "SAME"), "--draft is used by none of the methods"),
         (("--method", "layer_skip", "--draft-option", "layers=4"), "of which fewer must draft"),
         (("--layers", "9"), "--layers 9 must lie in 1..4"),
