@@ -1,4 +1,4 @@
-"""`specsim validate`: predictions held against what others have measured."""
+"""`specsim validate`: predictions held against what others have measured, and against this machine."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 import click
 
 from specsim.cli.validate_acceptance import acceptance
+from specsim.cli.validate_serve import serve
+from specsim.cli.validate_stored import delete_command, list_command, show_command
 
 __all__ = ["laws_of", "validate"]
 
@@ -21,10 +23,11 @@ _LAW = re.compile(r"^\| \d+ \| (?P<law>.+?) \| (?P<test>.+?) \|$", re.MULTILINE)
 
 @click.group()
 def validate() -> None:
-    """Hold predictions against what others have measured."""
+    """Hold predictions against what was measured, here and by others."""
 
 
-validate.add_command(acceptance)
+for command in (acceptance, serve, list_command, show_command, delete_command):
+    validate.add_command(command)
 
 
 @validate.command(short_help="Predict published speed-ups beside a null model.")
