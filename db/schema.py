@@ -167,7 +167,9 @@ validation = sa.Table(
     "validation",
     metadata,
     sa.Column("id", sa.String(24), primary_key=True, comment="val- and the first 12 digits of the hash of the result"),
-    sa.Column("kind", sa.String(16), nullable=False, comment="serve (served for real here) or bench (a file of others)"),
+    sa.Column(
+        "kind", sa.String(16), nullable=False, comment="serve (served for real here) or bench (a file of others)"
+    ),
     sa.Column("subject", sa.Text, nullable=False, comment="what was predicted, in words"),
     sa.Column("profile_sha256", sa.ForeignKey("profile.sha256"), index=True, comment="latency profile that predicted"),
     sa.Column("status", sa.String(16), nullable=False, comment="complete or partial"),

@@ -1,7 +1,9 @@
 """Signed errors of predictions beside the noise of what they are compared with; JSON-able, no torch.
 
-Error: predicted over measured, less 1; measured is the median over repeats. Noise: how far a single repeat lies from that
-median at most, relative to it. An error is within bounds when it is at most 5 % or the noise, whichever is larger.
+Error: predicted over measured, less 1; measured is the median over repeats. Noise: how far a single repeat lies from
+that median at most, relative to it. An error is within bounds when it is at most 5 % or the noise, whichever is larger.
+At pace: the error of a prediction that knows how much slower the machine is now than it was when it was calibrated, by
+the reference point of the profile, which is timed before each run and has nothing to do with serving.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from calibrate.validation.runs import FIGURES, Prediction, Run
@@ -24,23 +27,26 @@ JUDGED = ("output_tokens_per_s", "tpot_mean_s")
 """Figures that decide; the others are printed beside them."""
 _REPLAYED = tuple(name for name in FIGURES if name.endswith("_s"))
 
-Predict = Callable[[Load, PolicySpec], Prediction]
+Predict = Callable[[Load, PolicySpec, float], Prediction]
 
 
 def judged(world: World, runs: Sequence[Run], predict: Predict) -> dict[str, Any]:
-    """Rows, speed-ups, crossovers, replay and verdict of whatever was run."""
+    """Rows, speed-ups, crossovers, replay and verdict of whatever was run; `predict` as `calibrate.validation.runs`."""
     predictions: dict[tuple[Load, str], Prediction] = {}
     rows = []
     for load in world.loads:
         for policy in world.policies:
             mine = [run for run in runs if run.trial.load == load and run.trial.policy == policy]
             if mine:
-                predictions[load, policy.label] = predict(load, policy)
-                rows.append(_row(load, policy, mine, predictions[load, policy.label]))
+                predictions[load, policy.label] = predict(load, policy, 1.0)
+                slower = statistics.median(_slower(world, run) for run in mine)
+                paced = predict(load, policy, slower) if math.isfinite(slower) else None
+                rows.append(_row(load, policy, mine, predictions[load, policy.label], paced))
     gains = _gains(world, runs, predictions)
     crossovers = _crossovers(gains)
     return {
         "rows": rows,
+        "pace": _pace(world, runs),
         "speedups": gains,
         "crossovers": crossovers,
         "replay": _replay(runs),
@@ -48,7 +54,25 @@ def judged(world: World, runs: Sequence[Run], predict: Predict) -> dict[str, Any
     }
 
 
-def _row(load: Load, policy: PolicySpec, runs: Sequence[Run], prediction: Prediction) -> dict[str, Any]:
+def _slower(world: World, run: Run) -> float:
+    """How many times longer a step takes now than the profile says, by its reference point; nan: not known."""
+    evidence = world.off.profile.evidence
+    if evidence is None or "target" not in evidence.references:
+        return math.nan
+    seconds, share = evidence.references["target"]
+    return float((run.reference_s / seconds) ** share) if seconds > 0 else math.nan
+
+
+def _pace(world: World, runs: Sequence[Run]) -> dict[str, float] | None:
+    values = sorted(value for value in (_slower(world, run) for run in runs) if math.isfinite(value))
+    if not values:
+        return None
+    return {"median": statistics.median(values), "low": values[0], "high": values[-1]}
+
+
+def _row(
+    load: Load, policy: PolicySpec, runs: Sequence[Run], prediction: Prediction, paced: Prediction | None
+) -> dict[str, Any]:
     return {
         **_named(load),
         "policy": policy.label,
@@ -58,7 +82,11 @@ def _row(load: Load, policy: PolicySpec, runs: Sequence[Run], prediction: Predic
         "preemptions": max(run.preemptions for run in runs),
         "figures": {
             name: _compared(
-                [run.figures[name] for run in runs], prediction.figures[name], prediction.spread[name], name in JUDGED
+                [run.figures[name] for run in runs],
+                prediction.figures[name],
+                prediction.spread[name],
+                None if paced is None else paced.figures[name],
+                decides=name in JUDGED,
             )
             for name in FIGURES
         },
@@ -70,18 +98,25 @@ def _named(load: Load) -> dict[str, Any]:
     return {"load": load.label, "concurrency": load.concurrency, "rate_per_s": load.rate_per_s, "arrivals": arrivals}
 
 
-def _compared(values: Sequence[float], predicted: float, luck: float, decides: bool) -> dict[str, Any]:
+def _compared(
+    values: Sequence[float], predicted: float, luck: float, paced: float | None, *, decides: bool
+) -> dict[str, Any]:
     measured, noise = _middle(values)
     error = predicted / measured - 1.0 if measured else math.nan
-    found = {
+    found: dict[str, Any] = {
         "measured": _finite(measured),
         "predicted": _finite(predicted),
         "error": _finite(error),
         "noise": _finite(noise),
         "luck": _finite(luck),
     }
+    if paced is not None:
+        at_pace = paced / measured - 1.0 if measured else math.nan
+        found["error_at_pace"] = _finite(at_pace)
     if decides:
         found["within"] = math.isfinite(error) and abs(error) <= _bound(noise)
+        if paced is not None:
+            found["within_at_pace"] = math.isfinite(at_pace) and abs(at_pace) <= _bound(noise)
     return found
 
 
@@ -97,7 +132,9 @@ def _bound(noise: float) -> float:
     return max(BOUND, noise) if math.isfinite(noise) else BOUND
 
 
-def _gains(world: World, runs: Sequence[Run], predictions: Mapping[tuple[Load, str], Prediction]) -> list[dict[str, Any]]:
+def _gains(
+    world: World, runs: Sequence[Run], predictions: Mapping[tuple[Load, str], Prediction]
+) -> list[dict[str, Any]]:
     """Throughput on over off, in pairs of the same repeat."""
     off = next((policy for policy in world.policies if policy.kind == "off"), None)
     if off is None:
@@ -148,7 +185,7 @@ def _crossovers(gains: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _crossing(points: Sequence[tuple[int, float]]) -> dict[str, Any]:
     """Where the speed-up last falls through 1, linear in the logarithm of the load."""
-    for (low, above), (high, below) in reversed(list(zip(points, points[1:], strict=False))):
+    for (low, above), (high, below) in reversed(list(pairwise(points))):
         if above > 1.0 >= below:
             share = (above - 1.0) / (above - below)
             return {"concurrency": low * (high / low) ** share, "says": "crosses"}
@@ -181,6 +218,9 @@ def _verdict(rows: Sequence[Mapping[str, Any]], gains: Sequence[Mapping[str, Any
     return {
         "figures": len(compared),
         "within": sum(figure["within"] for figure in compared),
+        "within_at_pace": sum(figure["within_at_pace"] for figure in compared if "within_at_pace" in figure)
+        if any("within_at_pace" in figure for figure in compared)
+        else None,
         "bound": BOUND,
         "signs": len(signs),
         "signs_right": sum(signs),

@@ -32,7 +32,9 @@ def shared_loads(loads: Sequence[Load], points: Iterable[Point]) -> tuple[int, .
 def overlap_sentences(loads: Sequence[Load], points: Sequence[Point] | None) -> list[str]:
     """What is said of it in the result."""
     if points is None:
-        return ["Not checked: the profile comes without its points, so that nothing is known of the batches of its fit."]
+        return [
+            "Not checked: the profile comes without its points, so that nothing is known of the batches of its fit."
+        ]
     batches = fitted_batches(points)
     shared = shared_loads(loads, points)
     found = [f"The fit knows batches of {_listed(batches)} requests; its prompts were drawn tokens."]

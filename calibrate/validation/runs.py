@@ -47,6 +47,8 @@ class Run:
     preemptions: int
     began_utc: str
     wall_s: float
+    reference_s: float = math.nan
+    """The reference point, timed just before; nan: it was not."""
 
 
 @dataclass(frozen=True)
@@ -66,22 +68,28 @@ def figures_of(result: RunResult) -> dict[str, float]:
     return {name: float(getattr(metrics, name)) for name in FIGURES}
 
 
-def make_runs(world: World, serve: Serve, progress: Callable[[Run], None] = lambda run: None) -> tuple[list[Run], bool]:
+def make_runs(
+    world: World,
+    serve: Serve,
+    progress: Callable[[Run], None] = lambda run: None,
+    reference: Callable[[], float] = lambda: math.nan,
+) -> tuple[list[Run], bool]:
     """Every trial of a world; what was made, and whether all of it.
 
+    `reference` gives seconds of a piece of work that the profile knows, which tell how fast the machine is just now.
     An interrupt (Ctrl-C) ends with the runs that were finished.
     """
     made: list[Run] = []
     try:
         for trial in world.trials():
-            made.append(_run(world, serve, trial))
+            made.append(_run(world, serve, trial, reference()))
             progress(made[-1])
     except KeyboardInterrupt:
         return made, False
     return made, True
 
 
-def _run(world: World, serve: Serve, trial: Trial) -> Run:
+def _run(world: World, serve: Serve, trial: Trial, reference_s: float) -> Run:
     began, started = datetime.now(UTC), time.perf_counter()
     served = serve(trial.load, trial.policy, trial.load.arrival_s(world.trace, world.seed))
     wall_s = time.perf_counter() - started
@@ -99,14 +107,18 @@ def _run(world: World, serve: Serve, trial: Trial) -> Run:
         preemptions=metrics.preemptions,
         began_utc=began.isoformat(timespec="seconds"),
         wall_s=wall_s,
+        reference_s=reference_s,
     )
 
 
-def predict(world: World, load: Load, policy: PolicySpec) -> Prediction:
-    """An arm at a load from the profile and the acceptance of other prompts."""
+def predict(world: World, load: Load, policy: PolicySpec, slower: float = 1.0) -> Prediction:
+    """An arm at a load from the profile and the acceptance of other prompts, on a machine whose steps all take `slower`
+    times what the profile says."""
     count = world.luck if policy.num_spec_tokens else 1  # without drafts there is no luck
-    results = [summarise(world.simulate(load, policy, seed=world.seed + n)) for n in range(count)]
-    values = {name: [float(getattr(metrics, name)) for metrics in results] for name in FIGURES}
+    # steps that take longer are arrivals that come sooner, by another unit of time
+    results = [summarise(world.simulate(load, policy, seed=world.seed + n, sooner=slower)) for n in range(count)]
+    scale = {name: slower if name.endswith("_s") else 1.0 for name in FIGURES} | {"output_tokens_per_s": 1 / slower}
+    values = {name: [scale[name] * float(getattr(metrics, name)) for metrics in results] for name in FIGURES}
     means = {name: float(np.mean(own)) for name, own in values.items()}
     return Prediction(
         means,
@@ -121,7 +133,5 @@ def _relative(values: Sequence[float], mean: float) -> float:
 
 def predicted_s(world: World) -> float:
     """Seconds that all real runs should take by the profile, without loading and warming up."""
-    seconds = sum(
-        world.simulate(load, policy).end_s for load in world.loads for policy in world.policies
-    )
+    seconds = sum(world.simulate(load, policy).end_s for load in world.loads for policy in world.policies)
     return world.repeats * seconds

@@ -1,11 +1,13 @@
 """A model ready to be served for a validation: prompts out of given texts, drafters by name, the clock of a profile.
 
-Prompts that are served come out of the first half of the texts; those that acceptance is measured on, out of the second.
+Texts are cut into blocks: prompts that are served come out of the even ones, those that acceptance is measured on out
+of the odd ones, so that no token is in both and both are of the same kind.
 """
 
 from __future__ import annotations
 
 import gc
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,7 +23,9 @@ from calibrate.engine.prompts import cut_prompts, tokens_of
 from calibrate.engine.real import serve_real
 from calibrate.engine.records import Served
 from calibrate.latency.device import Device
+from calibrate.latency.grid import Grid, reference_point
 from calibrate.latency.job import DTYPES, Model, check_vocabularies
+from calibrate.latency.passes import Passes
 from calibrate.models import FlatModel, load_model, load_tokenizer
 from calibrate.validation.watching import watched_acceptance
 from calibrate.validation.world import Load, World
@@ -36,8 +40,11 @@ __all__ = ["METHODS", "Server", "drafter_maker", "open_server"]
 
 METHODS = ("ngram", "suffix", "layer_skip", "draft_model")
 """Methods that the reference engine runs."""
+_BLOCK = 1024
+"""Tokens of a block of text."""
 _DRAWN_TOKENS = 65_536
 """Tokens that are drawn where there is no text."""
+_REFERENCE_SLOT, _REFERENCE_REPEATS = 256, 5
 _FIRST_TOKEN = 3
 """Below it are, in most vocabularies, marks of beginning and end."""
 
@@ -53,12 +60,16 @@ class Server:
     seed: int = 0
 
     def prompts(self, trace: Trace) -> list[list[int]]:
-        """Prompts of the lengths of a trace, out of the first half of the tokens."""
-        half = len(self.tokens) // 2
-        return cut_prompts(self.tokens[:half], trace.prompt_tokens.tolist(), seed=self.seed)
+        """Prompts of the lengths of a trace, out of the even blocks."""
+        return cut_prompts(self._blocks(0), trace.prompt_tokens.tolist(), seed=self.seed)
+
+    def _blocks(self, first: int) -> list[int]:
+        size = max(1, min(_BLOCK, len(self.tokens) // 2))
+        starts = range(first * size, len(self.tokens), 2 * size)
+        return [token for start in starts for token in self.tokens[start : start + size]]
 
     def acceptance(self, trace: Trace, count: int, num_spec_tokens: int, limits: ReplicaLimits) -> Empirical:
-        """Measured on `count` prompts out of the second half, with lengths as in the trace.
+        """Measured on `count` prompts out of the odd blocks, with lengths as in the trace.
 
         Raises:
             ScenarioError: the method loads nothing that drafts.
@@ -72,13 +83,18 @@ class Server:
             output_tokens=trace.output_tokens[which],
             meta=replace(trace.meta, source=f"lengths of {trace.meta.source}"),
         )
-        prompts = cut_prompts(
-            self.tokens[len(self.tokens) // 2 :], other.prompt_tokens.tolist(), seed=self.seed + 1
-        )
+        prompts = cut_prompts(self._blocks(1), other.prompt_tokens.tolist(), seed=self.seed + 1)
         return watched_acceptance(
             self.model, self.make_drafter(), prompts, other,
             num_spec_tokens=num_spec_tokens, limits=limits, concurrency=min(count, 16), clock=self.clock,
         )  # fmt: skip
+
+    def reference(self, device: Device) -> Callable[[], float]:
+        """What times the point that profiles are calibrated beside: median seconds of a few calls, on this clock."""
+        grid = Grid()
+        work = Passes(self.model, device, slots=grid.requests, slot_tokens=_REFERENCE_SLOT).work(reference_point(grid))
+        work()
+        return lambda: statistics.median(device.time_s(work) for _ in range(_REFERENCE_REPEATS))
 
     def serving(self, world: World) -> Callable[[Load, PolicySpec, np.ndarray], Served]:
         """What serves the requests of a world for real."""

@@ -1,6 +1,7 @@
 """What is served for real and predicted: requests, loads, arms, and the order in which they take turns.
 
-Both sides get the same requests, limits, policies and arrivals. Leaves out: models and devices (`calibrate.validation.job`).
+Both sides get the same requests, limits, policies and arrivals. Leaves out: models and devices
+(`calibrate.validation.server`).
 """
 
 from __future__ import annotations
@@ -137,15 +138,17 @@ class World:
         seed: int | None = None,
         cost: StepCost | None = None,
         acceptance: AcceptanceModel | None = None,
+        sooner: float = 1.0,
     ) -> RunResult:
-        """An arm at a load in the simulator; `cost` and `acceptance` None: those of the prediction."""
+        """An arm at a load in the simulator; `cost` and `acceptance` None: those of the prediction. Arrivals come
+        `sooner` times as early."""
         side = self.side(policy)
         return simulate(
             Workload(self.trace, acceptance or self.acceptance, seed=self.seed if seed is None else seed),
             cost or side.cost,
             limits=side.limits,
             policy=policy,
-            arrival_s=load.arrival_s(self.trace, self.seed),
+            arrival_s=load.arrival_s(self.trace, self.seed) / sooner,
             concurrency=load.concurrency,
             warmup_share=self.warmup_share,
         )

@@ -101,6 +101,7 @@ def _predicted(rows: str | None, seed: int, jobs: int) -> dict[str, Any]:
 
 def _page(result: dict[str, Any], path: Path) -> str:
     from scenarios.published.misses import known_misses
+    from scenarios.published.served import shipped_served
     from scenarios.resolve import STAND_IN, resolve
     from specsim.config import Slo
     from specsim.planner.theory import closed_forms, little, queues
@@ -111,7 +112,7 @@ def _page(result: dict[str, Any], path: Path) -> str:
         ("Closed forms", closed_forms()),
         ("Queues", [*queues(), *little(side.profile, side.limits)]),
     ]
-    return validation_page(result, theory, laws_of(path.parent / "laws.md"), known_misses())
+    return validation_page(result, theory, laws_of(path.parent / "laws.md"), known_misses(), shipped_served())
 
 
 def laws_of(path: Path) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,8 +66,9 @@ def serve(**values: Any) -> None:
     where it ends, and each run simulated again with its own step times. Ctrl-C keeps what is finished.
 
     \b
-        specsim validate serve --profile smollm2-135m-cpu-ngram --target SmolLM2-135M-Instruct.Q4_1.gguf --text notes.md --isl 100 --osl 40 --concurrency 3,6,12
-    """  # fmt: skip
+        specsim validate serve --profile smollm2-135m-cpu-ngram --target SmolLM2-135M-Instruct.Q4_1.gguf \\
+          --text notes.md --isl 100 --osl 40 --concurrency 5,12
+    """
     from specsim.cli.validation_input import prepared
     from specsim.errors import ScenarioError
     from specsim.report.files import check_file
@@ -80,7 +82,7 @@ def serve(**values: Any) -> None:
     ready = prepared(values, say=lambda line: click.echo(line, err=True))
     if values["dry_run"]:
         return
-    runs, complete = _made(ready.world, ready.server.serving(ready.world))
+    runs, complete = _made(ready.world, ready.server.serving(ready.world), ready.server.reference(ready.device))
     result = ready.result(runs, complete)
     if values["store"]:
         result = {"validation_id": _stored(values["db"], ready, result), **result}
@@ -99,12 +101,12 @@ def _append(path: str, result: dict[str, Any]) -> None:
     click.echo(f"{path} has one row more", err=True)
 
 
-def _made(world: World, serving: Any) -> tuple[list[Run], bool]:
+def _made(world: World, serving: Any, reference: Callable[[], float]) -> tuple[list[Run], bool]:
     """All runs; the bar moves between them only, since a thread that draws it would count as processor time."""
     from calibrate.validation.runs import make_runs
 
     if not sys.stderr.isatty():
-        return make_runs(world, serving, lambda run: click.echo(_said(run), err=True))
+        return make_runs(world, serving, lambda run: click.echo(_said(run), err=True), reference)
     from rich.console import Console
     from rich.progress import Progress
 
@@ -116,7 +118,7 @@ def _made(world: World, serving: Any) -> tuple[list[Run], bool]:
         def progress(run: Run) -> None:
             bar.update(task, advance=1, description=_said(run), refresh=True)
 
-        return make_runs(world, serving, progress)
+        return make_runs(world, serving, progress, reference)
 
 
 def _said(run: Run) -> str:

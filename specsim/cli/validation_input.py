@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from specsim.profiles import LatencyProfile
     from specsim.traces.model import Trace
 
-__all__ = ["SCHEMA_VERSION", "Ready", "prepared"]
+__all__ = ["Ready", "prepared"]
 
-SCHEMA_VERSION = 1
 _CLOCKS = {"wall": "wall", "device events": "device", "processor time": "cpu"}
 """How a profile calls a clock -> `calibrate.latency.device.CLOCKS`."""
 _LOOKED_UP = ("min_tokens", "max_tokens")
@@ -53,6 +52,7 @@ class Ready:
         """
         from calibrate.validation.judge import judged
         from calibrate.validation.runs import predict
+        from scenarios.published.served import SCHEMA_VERSION
         from specsim.errors import ScenarioError
 
         if not runs:
@@ -261,7 +261,7 @@ def _of_acceptance(values: Mapping[str, Any], method: str, question: Question) -
     if values["acceptance_file"] is not None:
         return (f"Acceptance is that of {values['acceptance_file']}; whether its prompts are others than those served "
                 f"is not known here.")  # fmt: skip
-    where = "the other half of the text" if values["texts"] else "other drawn tokens"
+    where = "other parts of the text" if values["texts"] else "other drawn tokens"
     return (f"Acceptance was measured on {values['acceptance_prompts']} prompts out of {where}: "
             f"{question.acceptance.expected_length(values['k']):.2f} tokens a round at k = {values['k']}.")  # fmt: skip
 

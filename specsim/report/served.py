@@ -34,7 +34,8 @@ _SHORT: tuple[tuple[str, str], ...] = (
 _READING = (
     "Error: predicted over measured, less 1; measured is the median over repeats. Noise: how far one repeat lies from "
     "it at most. Luck: one standard deviation between simulations that differ in luck alone. * marks a throughput or "
-    "mean TPOT that misses by more than 5 % and more than the noise."
+    "mean TPOT that misses by more than 5 % and more than the noise. At pace: the error once it is known how much "
+    "slower the machine is now than when it was calibrated, by the reference point of the profile."
 )
 
 
@@ -46,7 +47,7 @@ def served_text(result: Mapping[str, Any], *, color: bool = False) -> str:
     for row in result["rows"]:
         page.heading(f"{row['load']}, {row['policy']}: {_repeats(row['repeats'])}, {row['running_batch']:.1f} running "
                      f"(predicted {row['predicted_running_batch']:.1f})")  # fmt: skip
-        page.table(("", "measured", "predicted", "error", "noise", "luck"), list(_rows(row)))
+        page.table(("", "measured", "predicted", "error", "at pace", "noise", "luck"), list(_rows(row)))
     if result["speedups"]:
         page.heading("Throughput over that without speculation")
         cells = [[gain["load"], gain["policy"], f"{gain['measured']:.3f}", f"{gain['predicted']:.3f}",
@@ -88,7 +89,8 @@ def _rows(row: Mapping[str, Any]) -> Iterator[list[str]]:
             continue
         mark = "*" if figure.get("within") is False else ""
         yield [name, _number(figure["measured"], factor), _number(figure["predicted"], factor),
-               _signed(figure["error"]) + mark, _size(figure["noise"]), _size(figure["luck"])]  # fmt: skip
+               _signed(figure["error"]) + mark, _signed(figure.get("error_at_pace")), _size(figure["noise"]),
+               _size(figure["luck"])]  # fmt: skip
 
 
 def _number(value: float | None, factor: float) -> str:
@@ -125,9 +127,14 @@ def _turn(item: Mapping[str, Any], which: str) -> str:
 
 def _verdict(result: Mapping[str, Any]) -> Iterator[str]:
     verdict, replay = result["verdict"], result["replay"]
-    yield (f"{verdict['within']} of {verdict['figures']} throughputs and mean TPOTs are within 5 % or the noise, whichever "
-           f"is larger; the sign of on against off is right in {verdict['signs_right']} of {verdict['signs']} cases that "
-           f"differ by more than the noise.")  # fmt: skip
+    yield (f"{verdict['within']} of {verdict['figures']} throughputs and mean TPOTs are within 5 % or the noise, "
+           f"whichever is larger; the sign of on against off is right in {verdict['signs_right']} of "
+           f"{verdict['signs']} cases that differ by more than the noise.")  # fmt: skip
+    if result["pace"] is not None:
+        pace = result["pace"]
+        yield (f"By its reference point the machine took {pace['median']:.3f} times as long as when it was calibrated "
+               f"({pace['low']:.3f} to {pace['high']:.3f}); knowing that, {verdict['within_at_pace']} of "
+               f"{verdict['figures']} are within.")  # fmt: skip
     name, worst = max(replay["worst_errors"].items(), key=lambda item: abs(item[1]), default=("", 0.0))
     label = next((label for key, label, _ in _FIGURES if key == name), name).partition(",")[0]
     yield (f"Each run simulated again with its own step times and rounds: {replay['unmatched_steps']} of "
@@ -142,8 +149,10 @@ def served_section(results: Sequence[Mapping[str, Any]]) -> str:
         "## Served for real",
         "Runs of the reference engine ([reference-engine.md](reference/reference-engine.md)) beside predictions from a "
         "latency profile and the acceptance of other prompts; made with `specsim validate serve` "
-        "([guide](guides/validate.md)) and kept in `scenarios/published/served.jsonl`. " + _READING + " Cells: error "
-        "(noise); TTFT and TPOT likewise.",
+        "([guide](guides/validate.md)) and kept in `scenarios/published/served.jsonl`. "
+        + _READING
+        + " Cells: error, error at "
+        "pace (noise).",
     ]
     for result in results:
         parts += list(_one(result))
@@ -173,4 +182,5 @@ def _cell(row: Mapping[str, Any], key: str) -> str:
     if figure["error"] is None:
         return "-"
     mark = "*" if figure.get("within") is False else ""
-    return f"{_signed(figure['error'])}{mark} ({_size(figure['noise'])})"
+    paced = f", {_signed(figure['error_at_pace'])}" if figure.get("error_at_pace") is not None else ""
+    return f"{_signed(figure['error'])}{mark}{paced} ({_size(figure['noise'])})"
