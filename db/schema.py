@@ -19,6 +19,7 @@ __all__ = [
     "run_request",
     "scenario",
     "trace",
+    "validation",
 ]
 
 NAMING = {
@@ -163,4 +164,23 @@ plan_run = sa.Table(
     metadata,
     sa.Column("plan_id", sa.ForeignKey("plan.id", ondelete="CASCADE"), primary_key=True, comment="plan"),
     sa.Column("run_id", sa.ForeignKey("run.id", ondelete="CASCADE"), primary_key=True, index=True, comment="its run"),
+)
+
+validation = sa.Table(
+    "validation",
+    metadata,
+    sa.Column("id", sa.String(24), primary_key=True, comment="val- and the first 12 digits of the hash of the result"),
+    sa.Column(
+        "kind", sa.String(16), nullable=False, comment="serve (served for real here) or bench (a file of others)"
+    ),
+    sa.Column("subject", sa.Text, nullable=False, comment="what was predicted, in words"),
+    sa.Column("profile_sha256", sa.ForeignKey("profile.sha256"), index=True, comment="latency profile that predicted"),
+    sa.Column("status", sa.String(16), nullable=False, comment="complete or partial"),
+    sa.Column("schema_version", sa.Integer, nullable=False, comment="version of the keys of the result"),
+    sa.Column("result", sa.Text, nullable=False, comment="JSON: what `specsim validate ... --json` printed"),
+    sa.Column("code_version", sa.Text, nullable=False, comment="version of the simulator's code"),
+    sa.Column("specsim_version", sa.Text, nullable=False, comment="released version"),
+    sa.Column("created_utc", sa.String(27), nullable=False, index=True, comment="stored"),
+    sa.CheckConstraint("kind IN ('serve', 'bench')", name="kind"),
+    sa.CheckConstraint("status IN ('complete', 'partial')", name="status"),
 )

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from db import compare, queries, schema, writes
+from db import compare, queries, schema, validations, writes
 from db.canonical import canonical_json, content_sha256, output_json
 from db.connect import write
 from db.failures import explained
@@ -241,6 +241,40 @@ class Store:
         keys = list(dict.fromkeys(run_keys))
 
         return self._write(lambda connection: writes.put_plan(connection, row, keys))
+
+    # Validations.
+
+    def save_validation(
+        self,
+        result: Mapping[str, Any],
+        *,
+        kind: str,
+        subject: str,
+        code_version: str,
+        specsim_version: str,
+        profile_sha256: str | None = None,
+    ) -> str:
+        """Store a prediction held against a measurement; its id, which depends on `result` alone.
+
+        `result` has `status` and `schema_version`. The profile must have been saved before.
+        """
+        row = validations.row_of(
+            result, kind=kind, subject=subject, profile_sha256=profile_sha256, code_version=code_version,
+            specsim_version=specsim_version,
+        )  # fmt: skip
+        return self._write(lambda connection: validations.put(connection, row))
+
+    def list_validations(self, *, limit: int | None = None) -> list[dict[str, Any]]:
+        """Validations, newest first, without their results; with `profile_name`."""
+        return self._read(lambda connection: validations.listed(connection, limit))
+
+    def get_validation(self, id_or_prefix: str) -> dict[str, Any]:
+        """The validation with this id, a unique beginning of it, or `latest`; its result parsed."""
+        return self._read(lambda connection: validations.get(connection, id_or_prefix, self.name))
+
+    def delete_validation(self, id_or_prefix: str) -> str:
+        """Remove a validation; its id."""
+        return self._write(lambda connection: validations.delete(connection, id_or_prefix, self.name))
 
     # Reading back and deleting.
 

@@ -4,7 +4,7 @@ Read in this order: `engine.py` (the loop), `model_runner.py` (one step on a rea
 emits). Scheduling is that of `specsim.engine.core`, shared with the simulator.
 """
 
-from calibrate.engine.clock import Clock, RealClock, VirtualClock
+from calibrate.engine.clock import Clock, ProcessorClock, RealClock, VirtualClock
 from calibrate.engine.engine import serve
 from calibrate.engine.model_runner import ModelRunner
 from calibrate.engine.recorded_runner import RecordedRunner
@@ -16,6 +16,7 @@ __all__ = [
     "Clock",
     "ModelRunner",
     "Outcome",
+    "ProcessorClock",
     "RealClock",
     "RecordedRunner",
     "RoundRecord",

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from specsim.latency import StepCost, StepWork
 
-__all__ = ["Clock", "RealClock", "VirtualClock"]
+__all__ = ["Clock", "ProcessorClock", "RealClock", "VirtualClock"]
 
 
 _SPIN_S = 0.002
@@ -45,6 +45,28 @@ class RealClock:
         time.sleep(max(0.0, time_s - self.now() - _SPIN_S))
         while self.now() < time_s:
             pass
+
+    def carried_out(self, work: StepWork) -> None:
+        """Time has passed by itself."""
+
+
+class ProcessorClock:
+    """Processor time of this process: what other programs take of the cores does not count, and waits take none.
+
+    True where one thread computes and nothing else does.
+    """
+
+    def __init__(self) -> None:
+        self._start: float | None = None
+        self._skipped = 0.0
+
+    def now(self) -> float:
+        if self._start is None:
+            self._start = time.process_time()
+        return time.process_time() - self._start + self._skipped
+
+    def wait_until(self, time_s: float) -> None:
+        self._skipped += max(0.0, time_s - self.now())
 
     def carried_out(self, work: StepWork) -> None:
         """Time has passed by itself."""

@@ -61,12 +61,14 @@ class ModelRunner:
         drafter: Drafter | None = None,
         num_spec_tokens: int = 0,
         sampling: Sampling | None = None,
+        timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         """
         Args:
             prompts: token ids of each request, as long as the workload says.
             drafter: what proposes drafts; None: nothing does.
             num_spec_tokens: most drafts in a round.
+            timer: seconds, by which the parts of a step are told.
 
         Raises:
             ScenarioError: prompts that do not fit the workload, trees, a shared prefix cache, drafts without a drafter.
@@ -90,6 +92,7 @@ class ModelRunner:
         self.model = model
         self.drafter = drafter
         self._num_spec_tokens = num_spec_tokens
+        self._timer = timer
         self.sampling = sampling or Sampling()
         longest = max(p + o for p, o in zip(workload.prompt_tokens, workload.output_tokens, strict=True))
         if limits.discipline.order == "batch":
@@ -130,7 +133,7 @@ class ModelRunner:
         return self._sequences[request].tokens[self._prompt_tokens[request] :]
 
     def run(self, plan: StepPlan, next_k: int, held: frozenset[int]) -> Outcome:
-        started = time.perf_counter()
+        started = self._timer()
         for request in sorted(self._live - held):
             self._release(request)
         jobs = [self._job(item, plan.padded_tokens) for item in plan.scheduled]
@@ -146,17 +149,17 @@ class ModelRunner:
             first += job.part.num_tokens
         logits = self.model.logits(hidden[rows]) if rows else None
         self.model.synchronize()
-        forwarded = time.perf_counter()
+        forwarded = self._timer()
         texts: list[tuple[int, ...]] = []
         if logits is not None:
             proposals = [job.proposal for job in sampled]
             texts = emit(logits, proposals, [job.sequence.generator for job in sampled], self.sampling)
         emitted = self._apply(plan, dict(zip(map(id, sampled), texts, strict=True)), jobs)
-        verified = time.perf_counter()
+        verified = self._timer()
         if self.drafter is not None:
             self._draft(plan, next_k, jobs, () if layers is None else states)
             self.model.synchronize()
-        drafted = time.perf_counter()
+        drafted = self._timer()
         return Outcome(emitted, forwarded - started, verified - forwarded, drafted - verified)
 
     def drafts(self, request: Request) -> int:

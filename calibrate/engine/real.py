@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from calibrate.drafters import Drafter
-from calibrate.engine.clock import RealClock
+from calibrate.engine.clock import Clock, RealClock
 from calibrate.engine.engine import serve
 from calibrate.engine.model_runner import ModelRunner
 from calibrate.engine.records import Served
@@ -33,6 +33,7 @@ def serve_real(
     arrival_s: np.ndarray | None = None,
     concurrency: int | None = None,
     warmup_share: float = 0.0,
+    clock: Clock | None = None,
 ) -> tuple[Served, ModelRunner]:
     """Serve a workload with a model, in real time; what ran, and the runner, which has the texts.
 
@@ -40,12 +41,14 @@ def serve_real(
         prompts: token ids of each request, as long as the workload says.
         drafter: a fresh one; it learns from what it sees.
         cost: what policies that weigh costs are told.
+        clock: a fresh one; None: time on the wall.
 
     Other arguments as `calibrate.engine.serve`.
 
     Raises:
         ScenarioError: what the engine does not do, or what does not fit together.
     """
+    clock = clock or RealClock()
     runner = ModelRunner(
         model,
         prompts,
@@ -54,12 +57,13 @@ def serve_real(
         drafter=drafter,
         num_spec_tokens=policy.num_spec_tokens,
         sampling=sampling,
+        timer=clock.now,
     )
     runner.warm_up(limits)
     served = serve(
         workload,
         runner,
-        RealClock(),
+        clock,
         limits=limits,
         policy=policy,
         cost=cost,

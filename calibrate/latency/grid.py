@@ -17,7 +17,7 @@ import numpy as np
 from calibrate.fit.solve import Fitted
 from calibrate.points import Point, Role
 
-__all__ = ["Grid", "choose", "holdout", "largest_variance", "rows_ladder", "seeds"]
+__all__ = ["Grid", "choose", "holdout", "largest_variance", "reference_point", "rows_ladder", "seeds"]
 
 _NEW_SIZE = 0.1
 """How far, as a logarithm, a kernel of a size that was not measured may lie off the law."""
@@ -105,6 +105,12 @@ def seeds(grid: Grid) -> list[Point]:
         points += [point, *chunks[n : n + 1]]
     points += chunks[len(decoding) :]
     return list({point.key: point for point in points}.values())
+
+
+def reference_point(grid: Grid) -> Point:
+    """The point by which drift of the machine is told: a few requests of two tokens at a short context."""
+    few = max(1, min(4, grid.requests))
+    return replace(grid.decode(few, min(2, grid.width), min(64, grid.context_tokens)), kind="reference")
 
 
 def rows_ladder(grid: Grid) -> list[int]:

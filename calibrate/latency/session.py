@@ -15,7 +15,7 @@ import numpy as np
 
 from calibrate.fit.law import Architecture
 from calibrate.fit.solve import Fitted, fit_pass
-from calibrate.latency.grid import Grid, choose, holdout, largest_variance, rows_ladder, seeds
+from calibrate.latency.grid import Grid, choose, holdout, largest_variance, reference_point, rows_ladder, seeds
 from calibrate.latency.timing import Repeats, time_in_turns
 from calibrate.points import Point, PointFile, Role
 from specsim.errors import ProfileError, SpecsimError
@@ -170,10 +170,8 @@ class Session:
         return point
 
     def reference(self) -> Point:
-        """The point that is timed in every turn: a few requests of two tokens at a short context."""
-        few = max(1, min(4, self.grid.requests))
-        point = self.grid.decode(few, min(2, self.grid.width), min(64, self.grid.context_tokens))
-        return replace(point, kind="reference", layers=self._layers)
+        """The point that is timed in every turn."""
+        return replace(reference_point(self.grid), layers=self._layers)
 
     def _batch(self, points: Sequence[Point]) -> None:
         """Time points in turns and keep them; when memory runs out, shrink the grid and leave out what does not fit."""

@@ -15,13 +15,14 @@ import sqlalchemy as sa
 from db.migrations.m001_first import m001_first
 from db.migrations.m002_run_request import m002_run_request
 from db.migrations.m003_plan_kind import m003_plan_kind
+from db.migrations.m004_validation import m004_validation
 from specsim.errors import StoreError
 
 __all__ = ["STEPS", "TABLE", "applied_names", "apply", "check", "pending"]
 
 Step = Callable[[sa.Connection], None]
 
-STEPS: tuple[Step, ...] = (m001_first, m002_run_request, m003_plan_kind)
+STEPS: tuple[Step, ...] = (m001_first, m002_run_request, m003_plan_kind, m004_validation)
 
 TABLE = "specsim_migration"
 

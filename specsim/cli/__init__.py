@@ -27,7 +27,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "model": ("specsim.cli.catalogue:model", "Models and drafters that the catalogue knows."),
     "drafters": ("specsim.cli.drafters:drafters", "Drafting methods that --method takes."),
     "runs": ("specsim.cli.runs:runs", "Look at, compare, export and delete stored plans and runs."),
-    "validate": ("specsim.cli.validate:validate", "Hold predictions against what others have measured."),
+    "validate": ("specsim.cli.validate:validate", "Hold predictions against what was measured, here and by others."),
     "config": ("specsim.cli.config:config", "Flags and files of an engine for a stored plan."),
     "report": ("specsim.cli.report:report", "Print a stored plan or run again, or write it as a page."),
 }

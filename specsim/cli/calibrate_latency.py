@@ -7,7 +7,6 @@ import re
 import sys
 from dataclasses import asdict, replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -142,9 +141,10 @@ def _measured(values: dict[str, Any], methods: tuple[str, ...]) -> Any:
     from calibrate.latency.device import find_device
     from calibrate.latency.grid import Grid
     from calibrate.latency.job import Job, measure
+    from specsim.cli.model_input import model_of
 
     device = find_device(values["device"], clock=values["clock"], threads=values["threads"])
-    target = _model(values["target"], "--target")
+    target = model_of(values["target"], "--target")
     draft = _drafter(values["draft"], methods, target)
     points = values["points"]
     if points is None:
@@ -183,39 +183,16 @@ def _measured(values: dict[str, Any], methods: tuple[str, ...]) -> Any:
         return measure(job)
 
 
-def _model(given: str, flag: str) -> Model:
-    """A model by what the user gave: files are loaded, names of the catalogue get random weights."""
-    from calibrate.latency.job import Model
-    from calibrate.models.shapes import config_values
-    from scenarios.models import known_model, model, named_like
-    from specsim.errors import ScenarioError
-
-    path = Path(given).expanduser()
-    if path.suffix == ".gguf":
-        from calibrate.models.gguf_file import converted
-
-        path = converted(path)
-    if path.exists():
-        shape = model(str(path / "config.json" if path.is_dir() else path))
-        name = named_like(shape) or (Path(given).name if path.is_dir() else path.parent.name) or shape.name
-        has_tokenizer = path.is_dir() and any((path / file).exists() for file in ("tokenizer.json", "tokenizer.model"))
-        # the path of the file is of no use to whoever reads the points elsewhere
-        return Model(name, path, asdict(replace(shape, name=name, source="its own config.json")), has_tokenizer)
-    known = known_model(given)
-    if known is None:
-        raise ScenarioError(f"{flag} {given}: neither a file nor a name of the catalogue; see specsim model list")
-    return Model(known.name, config_values(known), asdict(known))
-
-
 def _drafter(given: str | None, methods: tuple[str, ...], target: Model) -> Model | None:
     """The drafter of the method that runs one: a model as given, or a head by name, else the target's usual head."""
     from calibrate.latency.job import Model
+    from specsim.cli.model_input import model_of
     from specsim.drafters import drafter
     from specsim.shapes import ModelShape
 
     head = next((name for name in methods if drafter(name).loads == "head"), None)
     if head is None:
-        return None if given is None else _model(given, "--draft")
+        return None if given is None else model_of(given, "--draft")
     from scenarios.models import default_drafter, model
 
     shape = ModelShape(**{**target.shape, "doubtful": ()})

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from specsim.traces import ReadOptions, Trace
     from specsim.traces.stats import TraceStats
 
-__all__ = ["SCHEMA_VERSION", "load_trace_from_options", "read_options", "trace", "trace_options"]
+__all__ = ["READ_NAMES", "SCHEMA_VERSION", "load_trace_from_options", "read_options", "trace", "trace_options"]
 
 SCHEMA_VERSION = 1
 _BIG_FILE_BYTES = 20 << 20
@@ -62,7 +62,7 @@ _READ_OPTIONS: tuple[Any, ...] = (
     click.option("--hash-block", type=int, metavar="N", help="Prompt tokens that one prefix hash covers."),
     click.option("--max-line", type=int, metavar="MIB", help="Longest line accepted, in MiB; default 16."),
 )
-_NAMES = (
+READ_NAMES = (
     "trace_format",
     "columns",
     "time_unit",
@@ -80,6 +80,7 @@ _NAMES = (
     "hash_block",
     "max_line",
 )
+"""Arguments of a command that `trace_options` adds."""
 
 
 def trace_options(command: _Command) -> _Command:
@@ -107,7 +108,7 @@ def read_options(values: dict[str, Any]) -> ReadOptions:
         parse_window,
     )
 
-    got = {name: values.pop(name, None) for name in _NAMES}
+    got = {name: values.pop(name, None) for name in READ_NAMES}
     if got["max_line"] is not None and got["max_line"] < 1:
         raise TraceError(f"--max-line must be at least 1 MiB, got {got['max_line']}")
     per_token = {

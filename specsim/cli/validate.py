@@ -1,4 +1,4 @@
-"""`specsim validate`: predictions held against what others have measured."""
+"""`specsim validate`: predictions held against what others have measured, and against this machine."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 import click
 
 from specsim.cli.validate_acceptance import acceptance
+from specsim.cli.validate_serve import serve
+from specsim.cli.validate_stored import delete_command, list_command, show_command
 
 __all__ = ["laws_of", "validate"]
 
@@ -21,10 +23,11 @@ _LAW = re.compile(r"^\| \d+ \| (?P<law>.+?) \| (?P<test>.+?) \|$", re.MULTILINE)
 
 @click.group()
 def validate() -> None:
-    """Hold predictions against what others have measured."""
+    """Hold predictions against what was measured, here and by others."""
 
 
-validate.add_command(acceptance)
+for command in (acceptance, serve, list_command, show_command, delete_command):
+    validate.add_command(command)
 
 
 @validate.command(short_help="Predict published speed-ups beside a null model.")
@@ -98,6 +101,7 @@ def _predicted(rows: str | None, seed: int, jobs: int) -> dict[str, Any]:
 
 def _page(result: dict[str, Any], path: Path) -> str:
     from scenarios.published.misses import known_misses
+    from scenarios.published.served import shipped_served
     from scenarios.resolve import STAND_IN, resolve
     from specsim.config import Slo
     from specsim.planner.theory import closed_forms, little, queues
@@ -108,7 +112,7 @@ def _page(result: dict[str, Any], path: Path) -> str:
         ("Closed forms", closed_forms()),
         ("Queues", [*queues(), *little(side.profile, side.limits)]),
     ]
-    return validation_page(result, theory, laws_of(path.parent / "laws.md"), known_misses())
+    return validation_page(result, theory, laws_of(path.parent / "laws.md"), known_misses(), shipped_served())
 
 
 def laws_of(path: Path) -> list[tuple[str, str]]:

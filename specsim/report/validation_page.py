@@ -10,6 +10,7 @@ from typing import Any
 
 from specsim.planner.theory import Comparison
 from specsim.report.published import assumptions, by_reason, named_ids, null_sentences, shown_load, signed
+from specsim.report.served import served_section
 
 __all__ = ["validation_page"]
 
@@ -41,16 +42,19 @@ def validation_page(
     theory: Sequence[tuple[str, Sequence[Comparison]]],
     laws: Sequence[tuple[str, str]],
     misses: Sequence[Mapping[str, Any]],
+    served: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """The page as Markdown.
 
     `theory`: (title, comparisons); `laws`: (law, test) of `laws.md`, empty when it is not at hand; `misses`: groups of
-    rows that are known to come out wrong, with `rows`, `why` and optionally `protocols`.
+    rows that are known to come out wrong, with `rows`, `why` and optionally `protocols`; `served`: results of
+    `specsim validate serve`.
     """
     parts = [_INTRO, _outcome(published)]
     for title, comparisons in theory:
         parts.append(_theory(title, comparisons))
     parts.append(_laws(laws))
+    parts.append(served_section(served))
     parts.append("## Published measurements")
     parts.append(_how_read(published))
     for source in dict.fromkeys(row["source"] for row in published["rows"]):

@@ -14,12 +14,14 @@ import pytest
 from scenarios.published.conditions import cases_of
 from scenarios.published.misses import known_misses
 from scenarios.published.rows import shipped_rows
+from scenarios.published.served import shipped_served
 from scenarios.resolve import STAND_IN, resolve
 from specsim.cli.validate import laws_of
 from specsim.config import Slo
 from specsim.planner.published import predict
 from specsim.planner.published_result import published_result
 from specsim.planner.theory import closed_forms, little, queues
+from specsim.report.served import served_section
 from specsim.report.validation_page import validation_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "validation.md"
@@ -95,9 +97,15 @@ def test_the_page_has_every_row_and_every_reason_that_is_known() -> None:
 def test_the_page_has_the_laws_of_their_page() -> None:
     laws = laws_of(PAGE.parent / "laws.md")
     assert len(laws) > 40, "the guard"
-    table = "\n".join(page()).partition("## Laws")[2].partition("## Published")[0]
+    table = "\n".join(page()).partition("## Laws")[2].partition("## Served")[0]
     assert f"The {len(laws)} of them" in table, STALE
     assert [f"| {law} | {test} |" for law, test in laws] == table.strip().split("\n")[4:], STALE
+
+
+def test_what_was_served_for_real_is_as_printed() -> None:
+    section = served_section(shipped_served())
+    assert section.count("\n### ") == len(shipped_served()) > 0
+    assert f"\n{section}\n\n## Published measurements\n" in "\n".join(page()), STALE
 
 
 def test_a_change_of_physics_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:

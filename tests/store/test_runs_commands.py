@@ -90,7 +90,8 @@ def test_a_narrow_terminal_crops_no_id_and_no_number(monkeypatch: pytest.MonkeyP
     """Of a long profile name the model and the GPU stay."""
     monkeypatch.setenv("COLUMNS", "40")
     plan = {
-        "id": "plan-0123456789ab", "kind": "plan", "status": "complete", "runs": 12345, "updated_utc": "2026-01-02T03:04:05",
+        "id": "plan-0123456789ab", "kind": "plan", "status": "complete", "runs": 12345,
+        "updated_utc": "2026-01-02T03:04:05",
         "trace_source": "a/folder/of/logs/that/is/long/production_week_7.jsonl",
         "profile_name": "analytic llama-3.1-8b bf16 H100 SXM tp1 draft_model",
     }  # fmt: skip

@@ -30,6 +30,10 @@ ROWS = {
     ],
     "m002_run_request": ["INSERT INTO run_request VALUES ('run-01', 0, 0.0, 0.1, 0.2, NULL, 9, 3, 0, 0, FALSE, 0)"],
     "m003_plan_kind": ["UPDATE plan SET kind = 'whatif' WHERE id = 'plan-02'"],
+    "m004_validation": [
+        "INSERT INTO validation VALUES ('val-04', 'serve', 'a model', NULL, 'complete', 1, '{\"rows\": []}', 'c', '0', "
+        "'2026-01-01T00:00:00.000000Z')"
+    ],
 }
 """What was stored when the step was the last one; written as SQL, so that it does not follow the code."""
 

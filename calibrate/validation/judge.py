@@ -1,0 +1,231 @@
+"""Signed errors of predictions beside the noise of what they are compared with; JSON-able, no torch.
+
+Error: predicted over measured, less 1; measured is the median over repeats. Noise: how far a single repeat lies from
+that median at most, relative to it. An error is within bounds when it is at most 5 % or the noise, whichever is larger.
+At pace: the error of a prediction that knows how much slower the machine is now than it was when it was calibrated, by
+the reference point of the profile, which is timed before each run and has nothing to do with serving.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from calibrate.validation.runs import FIGURES, Prediction, Run
+from calibrate.validation.world import Load, World
+from specsim.config import PolicySpec
+
+__all__ = ["BOUND", "JUDGED", "REPLAY_BOUND", "judged"]
+
+BOUND = 0.05
+"""Error that is allowed whatever the noise."""
+REPLAY_BOUND = 0.03
+JUDGED = ("output_tokens_per_s", "tpot_mean_s")
+"""Figures that decide; the others are printed beside them."""
+_REPLAYED = tuple(name for name in FIGURES if name.endswith("_s"))
+
+Predict = Callable[[Load, PolicySpec, float], Prediction]
+
+
+def judged(world: World, runs: Sequence[Run], predict: Predict) -> dict[str, Any]:
+    """Rows, speed-ups, crossovers, replay and verdict of whatever was run; `predict` as `calibrate.validation.runs`."""
+    predictions: dict[tuple[Load, str], Prediction] = {}
+    rows = []
+    for load in world.loads:
+        for policy in world.policies:
+            mine = [run for run in runs if run.trial.load == load and run.trial.policy == policy]
+            if mine:
+                predictions[load, policy.label] = predict(load, policy, 1.0)
+                slower = statistics.median(_slower(world, run) for run in mine)
+                paced = predict(load, policy, slower) if math.isfinite(slower) else None
+                rows.append(_row(load, policy, mine, predictions[load, policy.label], paced))
+    gains = _gains(world, runs, predictions)
+    crossovers = _crossovers(gains)
+    return {
+        "rows": rows,
+        "pace": _pace(world, runs),
+        "speedups": gains,
+        "crossovers": crossovers,
+        "replay": _replay(runs),
+        "verdict": _verdict(rows, gains),
+    }
+
+
+def _slower(world: World, run: Run) -> float:
+    """How many times longer a step takes now than the profile says, by its reference point; nan: not known."""
+    evidence = world.off.profile.evidence
+    if evidence is None or "target" not in evidence.references:
+        return math.nan
+    seconds, share = evidence.references["target"]
+    return float((run.reference_s / seconds) ** share) if seconds > 0 else math.nan
+
+
+def _pace(world: World, runs: Sequence[Run]) -> dict[str, float] | None:
+    values = sorted(value for value in (_slower(world, run) for run in runs) if math.isfinite(value))
+    if not values:
+        return None
+    return {"median": statistics.median(values), "low": values[0], "high": values[-1]}
+
+
+def _row(
+    load: Load, policy: PolicySpec, runs: Sequence[Run], prediction: Prediction, paced: Prediction | None
+) -> dict[str, Any]:
+    return {
+        **_named(load),
+        "policy": policy.label,
+        "repeats": len(runs),
+        "running_batch": statistics.median(run.running_batch for run in runs),
+        "predicted_running_batch": _finite(prediction.running_batch),
+        "preemptions": max(run.preemptions for run in runs),
+        "figures": {
+            name: _compared(
+                [run.figures[name] for run in runs],
+                prediction.figures[name],
+                prediction.spread[name],
+                None if paced is None else paced.figures[name],
+                decides=name in JUDGED,
+            )
+            for name in FIGURES
+        },
+    }
+
+
+def _named(load: Load) -> dict[str, Any]:
+    arrivals = None if load.rate_per_s is None else load.arrivals
+    return {"load": load.label, "concurrency": load.concurrency, "rate_per_s": load.rate_per_s, "arrivals": arrivals}
+
+
+def _compared(
+    values: Sequence[float], predicted: float, luck: float, paced: float | None, *, decides: bool
+) -> dict[str, Any]:
+    measured, noise = _middle(values)
+    error = predicted / measured - 1.0 if measured else math.nan
+    found: dict[str, Any] = {
+        "measured": _finite(measured),
+        "predicted": _finite(predicted),
+        "error": _finite(error),
+        "noise": _finite(noise),
+        "luck": _finite(luck),
+    }
+    if paced is not None:
+        at_pace = paced / measured - 1.0 if measured else math.nan
+        found["error_at_pace"] = _finite(at_pace)
+    if decides:
+        found["within"] = math.isfinite(error) and abs(error) <= _bound(noise)
+        if paced is not None:
+            found["within_at_pace"] = math.isfinite(at_pace) and abs(at_pace) <= _bound(noise)
+    return found
+
+
+def _middle(values: Sequence[float]) -> tuple[float, float]:
+    """(median, largest deviation of one value from it, relative); no noise is known of a single value."""
+    middle = statistics.median(values)
+    if len(values) < 2 or not middle or not math.isfinite(middle):
+        return middle, math.nan
+    return middle, max(abs(value / middle - 1.0) for value in values)
+
+
+def _bound(noise: float) -> float:
+    return max(BOUND, noise) if math.isfinite(noise) else BOUND
+
+
+def _gains(
+    world: World, runs: Sequence[Run], predictions: Mapping[tuple[Load, str], Prediction]
+) -> list[dict[str, Any]]:
+    """Throughput on over off, in pairs of the same repeat."""
+    off = next((policy for policy in world.policies if policy.kind == "off"), None)
+    if off is None:
+        return []
+    by = {(run.trial.load, run.trial.policy.label, run.trial.repeat): run for run in runs}
+    found = []
+    for load in world.loads:
+        for policy in world.policies:
+            if policy == off:
+                continue
+            ratios = [
+                by[load, policy.label, n].figures[JUDGED[0]] / by[load, off.label, n].figures[JUDGED[0]]
+                for n in range(world.repeats)
+                if (load, policy.label, n) in by and (load, off.label, n) in by
+            ]
+            if not ratios:
+                continue
+            measured, noise = _middle(ratios)
+            predicted = (
+                predictions[load, policy.label].figures[JUDGED[0]] / predictions[load, off.label].figures[JUDGED[0]]
+            )
+            clear = abs(measured - 1.0) > (noise if math.isfinite(noise) else 0.0)
+            found.append({
+                **_named(load), "policy": policy.label, "measured": measured, "noise": _finite(noise),
+                "predicted": predicted, "error": predicted / measured - 1.0,
+                "sign_right": (predicted > 1.0) == (measured > 1.0) if clear else None,
+            })  # fmt: skip
+    return found
+
+
+def _crossovers(gains: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Requests in flight at which an arm stops paying, measured and predicted alike, by interpolation."""
+    found = []
+    for policy in dict.fromkeys(gain["policy"] for gain in gains):
+        points = sorted(
+            (gain for gain in gains if gain["policy"] == policy and gain["concurrency"] is not None),
+            key=lambda gain: gain["concurrency"],
+        )
+        if len(points) < 2:
+            continue
+        found.append({
+            "policy": policy,
+            "loads": [point["concurrency"] for point in points],
+            **{which: _crossing([(p["concurrency"], p[which]) for p in points]) for which in ("measured", "predicted")},
+        })  # fmt: skip
+    return found
+
+
+def _crossing(points: Sequence[tuple[int, float]]) -> dict[str, Any]:
+    """Where the speed-up last falls through 1, linear in the logarithm of the load."""
+    for (low, above), (high, below) in reversed(list(pairwise(points))):
+        if above > 1.0 >= below:
+            share = (above - 1.0) / (above - below)
+            return {"concurrency": low * (high / low) ** share, "says": "crosses"}
+    pays = {gain > 1.0 for _, gain in points}
+    return {"concurrency": None, "says": "not separated" if len(pays) > 1 else "always" if pays == {True} else "never"}
+
+
+def _replay(runs: Sequence[Run]) -> dict[str, Any]:
+    """Worst error of each figure over all runs, given their own step times and rounds."""
+    worst: dict[str, float] = {}
+    for run in runs:
+        for name in _REPLAYED:
+            error = run.replay[name] / run.figures[name] - 1.0 if run.figures[name] else math.nan
+            if math.isfinite(error) and abs(error) >= abs(worst.get(name, 0.0)):
+                worst[name] = error
+    largest = max((abs(error) for error in worst.values()), default=0.0)
+    return {
+        "runs": len(runs),
+        "unmatched_steps": sum(run.unmatched for run in runs),
+        "steps": sum(run.steps for run in runs),
+        "worst_errors": worst,
+        "bound": REPLAY_BOUND,
+        "within": largest <= REPLAY_BOUND,
+    }
+
+
+def _verdict(rows: Sequence[Mapping[str, Any]], gains: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    compared = [row["figures"][name] for row in rows for name in JUDGED]
+    signs = [gain["sign_right"] for gain in gains if gain["sign_right"] is not None]
+    return {
+        "figures": len(compared),
+        "within": sum(figure["within"] for figure in compared),
+        "within_at_pace": sum(figure["within_at_pace"] for figure in compared if "within_at_pace" in figure)
+        if any("within_at_pace" in figure for figure in compared)
+        else None,
+        "bound": BOUND,
+        "signs": len(signs),
+        "signs_right": sum(signs),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,193 @@
+"""A model ready to be served for a validation: prompts out of given texts, drafters by name, the clock of a profile.
+
+Texts are cut into blocks: prompts that are served come out of the even ones, those that acceptance is measured on out
+of the odd ones, so that no token is in both and both are of the same kind.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from calibrate.drafters.base import Drafter
+from calibrate.drafters.draft_model import DraftModelDrafter
+from calibrate.drafters.layer_skip import LayerSkipDrafter
+from calibrate.drafters.ngram import NgramDrafter
+from calibrate.drafters.suffix import SuffixDrafter
+from calibrate.engine.clock import Clock, ProcessorClock, RealClock
+from calibrate.engine.prompts import cut_prompts, tokens_of
+from calibrate.engine.real import serve_real
+from calibrate.engine.records import Served
+from calibrate.latency.device import Device
+from calibrate.latency.grid import Grid, reference_point
+from calibrate.latency.job import DTYPES, Model, check_vocabularies
+from calibrate.latency.passes import Passes
+from calibrate.models import FlatModel, load_model, load_tokenizer
+from calibrate.validation.watching import watched_acceptance
+from calibrate.validation.world import Load, World
+from specsim.acceptance import Empirical
+from specsim.config import PolicySpec, ReplicaLimits
+from specsim.errors import ScenarioError
+from specsim.rng import Purpose, stream
+from specsim.traces.model import Trace
+from specsim.workload import Workload
+
+__all__ = ["METHODS", "Server", "drafter_maker", "open_server"]
+
+METHODS = ("ngram", "suffix", "layer_skip", "draft_model")
+"""Methods that the reference engine runs."""
+_BLOCK = 1024
+"""Tokens of a block of text."""
+_DRAWN_TOKENS = 65_536
+"""Tokens that are drawn where there is no text."""
+_REFERENCE_SLOT, _REFERENCE_REPEATS = 256, 5
+_FIRST_TOKEN = 3
+"""Below it are, in most vocabularies, marks of beginning and end."""
+
+
+@dataclass
+class Server:
+    """A target, what drafts for it, and the tokens that prompts are cut out of."""
+
+    model: FlatModel
+    make_drafter: Callable[[], Drafter] | None
+    tokens: Sequence[int]
+    clock: Callable[[], Clock] = RealClock
+    seed: int = 0
+
+    def prompts(self, trace: Trace) -> list[list[int]]:
+        """Prompts of the lengths of a trace, out of the even blocks."""
+        return cut_prompts(self._blocks(0), trace.prompt_tokens.tolist(), seed=self.seed)
+
+    def _blocks(self, first: int) -> list[int]:
+        size = max(1, min(_BLOCK, len(self.tokens) // 2))
+        starts = range(first * size, len(self.tokens), 2 * size)
+        return [token for start in starts for token in self.tokens[start : start + size]]
+
+    def acceptance(self, trace: Trace, count: int, num_spec_tokens: int, limits: ReplicaLimits) -> Empirical:
+        """Measured on `count` prompts out of the odd blocks, with lengths as in the trace.
+
+        Raises:
+            ScenarioError: the method loads nothing that drafts.
+        """
+        if self.make_drafter is None:
+            raise ScenarioError("nothing is loaded that drafts, so that no acceptance can be measured")
+        which = np.arange(count) % len(trace)
+        other = Trace(
+            arrival_s=np.zeros(count),
+            prompt_tokens=trace.prompt_tokens[which],
+            output_tokens=trace.output_tokens[which],
+            meta=replace(trace.meta, source=f"lengths of {trace.meta.source}"),
+        )
+        prompts = cut_prompts(self._blocks(1), other.prompt_tokens.tolist(), seed=self.seed + 1)
+        return watched_acceptance(
+            self.model, self.make_drafter(), prompts, other,
+            num_spec_tokens=num_spec_tokens, limits=limits, concurrency=min(count, 16), clock=self.clock,
+        )  # fmt: skip
+
+    def reference(self, device: Device) -> Callable[[], float]:
+        """What times the point that profiles are calibrated beside: median seconds of a few calls, on this clock."""
+        grid = Grid()
+        work = Passes(self.model, device, slots=grid.requests, slot_tokens=_REFERENCE_SLOT).work(reference_point(grid))
+        work()
+        return lambda: statistics.median(device.time_s(work) for _ in range(_REFERENCE_REPEATS))
+
+    def serving(self, world: World) -> Callable[[Load, PolicySpec, np.ndarray], Served]:
+        """What serves the requests of a world for real."""
+        prompts = self.prompts(world.trace)
+
+        def serve(load: Load, policy: PolicySpec, arrival_s: np.ndarray) -> Served:
+            side = world.side(policy)
+            drafts = policy.kind != "off"
+            if drafts and self.make_drafter is None:
+                raise ScenarioError(f"policy {policy.label} drafts, and nothing is loaded that does")
+            gc.collect()
+            served, _ = serve_real(
+                self.model,
+                prompts,
+                Workload(world.trace, world.acceptance, seed=world.seed),
+                limits=side.limits,
+                policy=policy,
+                drafter=self.make_drafter() if drafts and self.make_drafter else None,
+                cost=side.cost,
+                arrival_s=arrival_s,
+                concurrency=load.concurrency,
+                warmup_share=world.warmup_share,
+                clock=self.clock(),
+            )
+            return served
+
+        return serve
+
+
+def open_server(
+    target: Model,
+    device: Device,
+    *,
+    dtype: str,
+    method: str = "none",
+    draft: Model | None = None,
+    options: Mapping[str, int] | None = None,
+    texts: Sequence[str] = (),
+    syncs_at_zero: bool = False,
+    seed: int = 0,
+) -> Server:
+    """Load everything.
+
+    Args:
+        method: one of `METHODS`, or none.
+        texts: what prompts are cut out of; none: tokens are drawn.
+        syncs_at_zero: a draft model keeps up in rounds without drafts.
+
+    Raises:
+        ScenarioError: a method that cannot be run, a drafter of another vocabulary, or texts without a tokenizer.
+    """
+    if texts and not target.has_tokenizer:
+        raise ScenarioError(f"{target.name} has no tokenizer to read texts with; leave them out, and tokens are drawn")
+    if draft is not None:
+        check_vocabularies(target, draft)
+    place, number = device.torch_device, DTYPES[dtype]
+    model = load_model(target.source, device=place, dtype=number, seed=seed)
+    small = None if draft is None else load_model(draft.source, device=place, dtype=number, seed=seed)
+    tokens = tokens_of(load_tokenizer(str(target.source)), texts) if texts else _drawn(model.vocab_size, seed)
+    return Server(
+        model=model,
+        make_drafter=None if method == "none" else drafter_maker(method, small, options or {}, syncs_at_zero),
+        tokens=tokens,
+        clock=ProcessorClock if device.clock == "cpu" else RealClock,
+        seed=seed,
+    )
+
+
+def _drawn(vocab_size: int, seed: int) -> list[int]:
+    drawn: list[int] = stream(seed, Purpose.PROMPTS).integers(_FIRST_TOKEN, vocab_size, _DRAWN_TOKENS).tolist()
+    return drawn
+
+
+def drafter_maker(
+    method: str, draft: FlatModel | None, options: Mapping[str, int], syncs_at_zero: bool = False
+) -> Callable[[], Drafter]:
+    """What makes a fresh drafter for each run.
+
+    Raises:
+        ScenarioError: not one of `METHODS`, or something that it needs is missing.
+    """
+    if method == "ngram":
+        NgramDrafter(**options)
+        return lambda: NgramDrafter(**options)
+    if method == "suffix":
+        return lambda: SuffixDrafter(**options)
+    if method == "layer_skip":
+        layers = options.get("layers")
+        if layers is None:
+            raise ScenarioError("layer_skip needs the number of its layers; give --draft-option layers=N")
+        return lambda: LayerSkipDrafter(num_layers=layers)
+    if method == "draft_model" and draft is not None:
+        return lambda: DraftModelDrafter(draft, syncs_at_zero=syncs_at_zero)
+    if method == "draft_model":
+        raise ScenarioError("draft_model needs a model that drafts; give it with --draft")
+    raise ScenarioError(f"method {method} is not served here; the reference engine runs {', '.join(METHODS)}")
