@@ -61,6 +61,8 @@ class DecodeBatch:
         self.sums[kernels.WINDOW] = window_tokens
         self.rows = np.zeros((ROWS, kernels.FIELDS), dtype=np.int64)
         self.notes = np.zeros((kernels.NOTES, ROWS), dtype=np.int64)
+        self.ended_s = np.zeros(ROWS)
+        """When those that finished with the last steps did."""
         self.luck = np.zeros((PLACES, 2), dtype=np.int8)
         self._place = 0
         self._peek = Peek()
@@ -73,9 +75,11 @@ class DecodeBatch:
         """From now on, who is served in a step after which nothing is drafted goes stale."""
         self.sums[kernels.SPOILS] = 1
 
-    def add(self, request: int, emitted: int, next_k: int, is_stale: bool = False, is_pending: bool = False) -> None:
-        """A request joins with `emitted` tokens out; it is served from the next step on. Stale: its drafts never
-        match. Pending: the coming step is not carried out yet; `run` must be next."""
+    def add(
+        self, request: int, emitted: int, next_k: int, held: int, is_stale: bool = False, is_pending: bool = False
+    ) -> None:
+        """A request joins with `emitted` tokens out and `held` blocks; it is served from the next step on. Stale: its
+        drafts never match. Pending: the coming step is not carried out yet; `run_steps` must be next."""
         workload = self._workload
         chunk = workload.luck(request // CHUNK)
         length = workload.output_tokens[request] - emitted
@@ -84,7 +88,7 @@ class DecodeBatch:
         kernels.join(
             self.sums, self.rows, self.luck, self._place, chunk.span, _ALWAYS if chunk.drafts is None else chunk.drafts,
             chunk.offsets.item(request % CHUNK) + emitted, length, request,
-            workload.prompt_tokens[request] + emitted - 1, self._lookahead, next_k, is_stale, is_pending,
+            workload.prompt_tokens[request] + emitted - 1, self._lookahead, held, next_k, is_stale, is_pending,
         )  # fmt: skip
         self._place += length
         self.count += 1
@@ -138,8 +142,7 @@ class DecodeBatch:
         after. The rest is what `Recorder` writes down where the step is measured.
 
         Returns:
-            (tokens emitted, [(request, blocks that it took since it joined)] of those that finished, in order of
-            admission).
+            (tokens emitted, [(request, its blocks)] of those that finished, in order of admission).
         """
         gained, finished = kernels.end_step(
             self.sums, self.rows, self.notes, self.luck, recorder.record, served, next_k, self._peek.is_cut,
@@ -153,14 +156,14 @@ class DecodeBatch:
         return self.sums.item(kernels.KV)
 
     def finished(self, count: int) -> list[tuple[int, int]]:
-        """(request, blocks that it took since it joined) of those that finished with the last step."""
+        """(request, its blocks) of those that finished with the last steps."""
         self.count -= count
         notes = self.notes
-        requests, taken = notes[kernels.FINISHED, :count].tolist(), notes[kernels.TAKEN, :count].tolist()
+        requests, taken = notes[kernels.FINISHED, :count].tolist(), notes[kernels.HELD, :count].tolist()
         return list(zip(requests, taken, strict=True))
 
     def pop(self, request: int) -> tuple[int, int]:
-        """Drop a request; its (emitted tokens, blocks taken since it joined)."""
+        """Drop a request; its (emitted tokens, blocks)."""
         self.count -= 1
         left, blocks = kernels.leave(self.sums, self.rows, request)
         return self._workload.output_tokens[request] - left, blocks
@@ -175,6 +178,7 @@ class DecodeBatch:
         if self.count == len(self.rows):
             self.rows = np.concatenate((self.rows, np.zeros_like(self.rows)))
             self.notes = np.concatenate((self.notes, np.zeros_like(self.notes)), axis=1)
+            self.ended_s = np.zeros(len(self.rows))
         if self._place + length > len(self.luck):
             held = self.rows[: self.count]
             total = int((held[:, kernels.END] - held[:, kernels.AT]).sum()) + length

@@ -22,9 +22,9 @@ from specsim.compiled import kernel
 
 __all__ = [
     "ACCEPTED", "AT", "BATCH_TIME", "BLOCK_SIZE", "BUSY", "COUNT", "DECODED", "DRAFTED", "DRAFT_ROUNDED", "EMITTED",
-    "END", "FIELDS", "FINISHED", "GAPS", "GAP_BINS_PER_E", "GAP_LOW", "KV", "KV_TIME", "K_STEPS", "LENGTH",
+    "END", "FIELDS", "FINISHED", "GAPS", "GAP_BINS_PER_E", "GAP_LOW", "HELD", "KV", "KV_TIME", "K_STEPS", "LENGTH",
     "NEW_BLOCKS", "NOTES", "PEAK_BATCH", "PEAK_BLOCKS", "PREFILLED", "REQUEST", "ROUNDS", "SCHEDULED", "SPOILS",
-    "STEPS", "SUMS", "TAKEN", "TERMS", "TIGHT", "USED", "VERIFIED", "WHO", "WINDOW", "ZEROS", "cut", "end_step", "find_terms",
+    "STEPS", "SUMS", "TERMS", "TIGHT", "USED", "VERIFIED", "WHO", "WINDOW", "ZEROS", "cut", "end_step", "find_terms",
     "join", "leave", "run_steps", "schedule", "tidy", "verify",
 ]  # fmt: skip
 
@@ -32,11 +32,11 @@ __all__ = [
 COUNT, KV, WINDOWED, DRAFTS, DRAFT_ROUNDS, NEW_BLOCKS, PENDING, BLOCK_SIZE, LENGTH, WINDOW, SPOILS, TIGHT = range(12)
 SUMS = 12
 # rows: position in the luck, one past the last one, context less position, position up to which blocks reach, that
-# when it joined, drafts waiting to be verified, who, whether its drafts never match
-AT, END, OFFSET, ROOM, FIRST, WAITING, REQUEST, STALE = range(8)
+# less all its blocks, drafts waiting to be verified, who, whether its drafts never match
+AT, END, OFFSET, ROOM, BASE, WAITING, REQUEST, STALE = range(8)
 FIELDS = 8
 # notes
-SCHEDULED, VERIFIED, EMITTED, WHO, FINISHED, TAKEN = range(6)
+SCHEDULED, VERIFIED, EMITTED, WHO, FINISHED, HELD = range(6)
 NOTES = 6
 # terms: decoding requests, levels, drafts verified, next k; whether the place is taken; seconds, per cached token, per
 # windowed cached token
@@ -79,9 +79,9 @@ def _grow(sums, row, drafts):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _taken(sums, row):  # type: ignore[no-untyped-def]
-    """Blocks that a request has taken since it joined."""
-    return (row[ROOM] - row[FIRST]) // sums[BLOCK_SIZE]
+def _held(sums, row):  # type: ignore[no-untyped-def]
+    """Blocks of a request."""
+    return (row[ROOM] - row[BASE]) // sums[BLOCK_SIZE]
 
 
 @kernel
@@ -98,7 +98,7 @@ def _count(sums, row, sign):  # type: ignore[no-untyped-def]
 
 @kernel
 def join(  # type: ignore[no-untyped-def]
-    sums, rows, luck, place, spans, drafts, first, length, request, context, lookahead, k, stale, is_pending
+    sums, rows, luck, place, spans, drafts, first, length, request, context, lookahead, held, k, stale, is_pending
 ):  # fmt: skip
     """A request joins as the last row, its luck copied to `place`; empty `drafts`: as many as asked."""
     for n in range(length):
@@ -107,7 +107,7 @@ def join(  # type: ignore[no-untyped-def]
     block, row = sums[BLOCK_SIZE], rows[sums[COUNT] + sums[PENDING]]
     row[AT], row[END], row[OFFSET] = place, place + length, context - place
     row[ROOM] = place - context - lookahead + _blocks(context + lookahead, block) * block
-    row[FIRST], row[REQUEST], row[STALE] = row[ROOM], request, stale
+    row[BASE], row[REQUEST], row[STALE] = row[ROOM] - held * block, request, stale
     row[WAITING] = _proposed(sums, row, luck, k)
     if is_pending:
         sums[PENDING] += 1
@@ -117,12 +117,12 @@ def join(  # type: ignore[no-untyped-def]
 
 @kernel
 def leave(sums, rows, request):  # type: ignore[no-untyped-def]
-    """Drop a request: (output tokens that it lacks, blocks taken since it joined)."""
+    """Drop a request: (output tokens that it lacks, its blocks)."""
     n = sums[COUNT]
     at = n - 1
     while rows[at, REQUEST] != request:
         at -= 1
-    left, blocks = rows[at, END] - rows[at, AT], _taken(sums, rows[at])
+    left, blocks = rows[at, END] - rows[at, AT], _held(sums, rows[at])
     _count(sums, rows[at], -1)
     for r in range(at, n - 1):
         rows[r] = rows[r + 1]
@@ -141,7 +141,7 @@ def tidy(sums, rows, luck, fresh):  # type: ignore[no-untyped-def]
         row[AT] -= shift
         row[END] -= shift
         row[ROOM] -= shift
-        row[FIRST] -= shift
+        row[BASE] -= shift
         row[OFFSET] += shift
         place = row[END]
     return place
@@ -189,12 +189,12 @@ def verify(notes, drafts):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _walk(sums, rows, notes, luck, served, next_k, is_cut, trims):  # type: ignore[no-untyped-def]
-    """Carry out a step for the first `served` rows: (tokens emitted, requests finished). Afterwards the sums are those
-    of the step after it."""
+def _walk(sums, rows, notes, luck, served, next_k, is_cut, trims, finished):  # type: ignore[no-untyped-def]
+    """Carry out a step for the first `served` rows: (tokens emitted, requests finished, with those that are noted
+    already). Afterwards the sums are those of the step after it."""
     count, block, window, length = sums[COUNT], sums[BLOCK_SIZE], sums[WINDOW], sums[LENGTH]
     is_tight, may_be_stale, spoils = sums[TIGHT], sums[SPOILS], sums[SPOILS] and next_k == 0
-    gained = finished = windowed = all_drafts = draft_rounds = new_blocks = to = 0
+    gained = windowed = all_drafts = draft_rounds = new_blocks = to = 0
     kv = sums[KV]
     for r in range(count):
         at, drafts = rows[r, AT], rows[r, WAITING]
@@ -212,7 +212,7 @@ def _walk(sums, rows, notes, luck, served, next_k, is_cut, trims):  # type: igno
             at += gain
             if at == rows[r, END]:
                 kv -= at + rows[r, OFFSET]
-                notes[FINISHED, finished], notes[TAKEN, finished] = rows[r, REQUEST], _taken(sums, rows[r])
+                notes[FINISHED, finished], notes[HELD, finished] = rows[r, REQUEST], _held(sums, rows[r])
                 finished += 1
                 continue
             drafts = _least(next_k, np.int64(luck[at, 1]))
@@ -278,7 +278,7 @@ def end_step(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Carry out a step: (tokens emitted, requests finished). Measured: it is added to the totals, and `gaps` rounds
     come `gap_s` after what they emitted before."""
-    gained, finished = _walk(sums, rows, notes, luck, served, next_k, is_cut, trims)
+    gained, finished = _walk(sums, rows, notes, luck, served, next_k, is_cut, trims, 0)
     if measured:
         _add_step(record, seconds, batch, used_blocks, served, draft_rounds, drafts, gained, prefilled, next_k)
         if gaps:
@@ -303,15 +303,16 @@ def find_terms(terms, requests, levels, verified, next_k):  # type: ignore[no-un
 
 @kernel
 def run_steps(  # type: ignore[no-untyped-def]
-    sums, rows, notes, luck, terms, prices, nodes, record, history, now_s, until_s, from_s, measured_until_s,
+    sums, rows, notes, ended_s, luck, terms, prices, nodes, record, history, now_s, until_s, from_s, measured_until_s,
     first_s, first_batch, prefilled, is_alone, last_k, next_k, then_k, most, kv_below, used_blocks, freed, capacity,
-    budget, slots, trims, leaving, leaving_kv, leaving_windowed, stays, padding, gap_from_s, later, later_from_s,
+    budget, slots, trims, leaving, leaving_kv, leaving_windowed, stays, padding, gap_from_s, later, later_from_s, stops,
 ):  # fmt: skip
-    """Whole steps, one after another, until one ends at `until_s` or later, a request finishes, there are `most`, the
-    context reaches `kv_below`, or the next one would double the time, need more blocks than there are, a draft cut, or
-    terms that the table does not have.
+    """Whole steps, one after another, until one ends at `until_s` or later, a request finishes (if it `stops` there,
+    else the last one), there are `most`, the context reaches `kv_below`, or the next one would double the time, need
+    more blocks than there are, a draft cut, or terms that the table does not have.
 
     Args:
+        ended_s: float64 [requests], gets when each that finished did, in the order of the notes.
         prices: float64 [4]: seconds of a change of k; whether host time is hidden; host seconds, and per request.
         history: int64 [steps, 5], gets requests, rounds, rounds with drafts, drafts and tokens emitted of each step, as
             far as it is long.
@@ -325,14 +326,14 @@ def run_steps(  # type: ignore[no-untyped-def]
         gap_from_s: when the rows emitted last, but for `later` of them, which did so at `later_from_s`.
 
     Returns:
-        (end, steps, blocks taken, tokens emitted, requests finished, the first of them with its blocks, seconds of the
-        last step; whether the table lacks the next one, and the make-up of that: the first four of `terms`).
+        (end, steps, blocks taken, tokens emitted, requests finished, seconds of the last step; whether the table lacks
+        the next one, and the make-up of that: the first four of `terms`).
     """
     steps = taken = all_gained = finished = drafts = draft_rounds = requests = levels = verified = 0
     seconds = 0.0
     k, lacks = next_k, False
     exact_s = 2.0 * now_s  # up to there `end - now` has no rounding, so that a clock can be moved on by it
-    while now_s < until_s and finished == 0 and steps < most:
+    while now_s < until_s and steps < most and (finished == 0 or not (stops or sums[COUNT] == 0)):
         is_special = steps == 0 and first_s >= 0.0
         count, kv, new_blocks = sums[COUNT], sums[KV] + padding, sums[NEW_BLOCKS]
         served, batch = count, count
@@ -369,7 +370,8 @@ def run_steps(  # type: ignore[no-untyped-def]
         seconds, drafts, draft_rounds = step_s, coming, coming_rounds
         used_blocks += new_blocks
         taken += new_blocks
-        gained, finished = _walk(sums, rows, notes, luck, served, k, False, trims)
+        before = finished
+        gained, finished = _walk(sums, rows, notes, luck, served, k, False, trims, before)
         all_gained += gained
         if steps < len(history):
             history[steps, 0], history[steps, 1] = batch - count if is_special and is_alone else batch, served
@@ -396,9 +398,12 @@ def run_steps(  # type: ignore[no-untyped-def]
         if not (is_special and is_alone):
             gap_from_s, later = end_s, 0
         prefilled = 0
+        for n in range(before, finished):
+            ended_s[n] = end_s
+            if not stops:
+                used_blocks -= notes[HELD, n]
         now_s = end_s
         last_k, k = k, then_k
         steps += 1
     make_up = requests, levels, verified, k
-    first = notes[FINISHED, 0], notes[TAKEN, 0]
-    return now_s, steps, taken, all_gained, finished, first, seconds, lacks, make_up
+    return now_s, steps, taken, all_gained, finished, seconds, lacks, make_up

@@ -85,6 +85,6 @@ class FastDecode(FastReplica):
                 self._left_running += self._asked[request] - 1
             if self._counts_iterations:
                 self._iterations[request] = 1 - self._decode_steps
-            self._batch.add(request, 1, k, self._spoils and k == 0)
+            self._batch.add(request, 1, k, self._kv.total[request], self._spoils and k == 0)
             if self._separate:
                 self._joined_s[request] = now_s

@@ -306,7 +306,7 @@ class FastQueues:
             self._emitted[request] = emitted
             if self._counts_iterations:
                 self._iterations[request] += self._decode_steps
-            self._kv.total[request] += blocks
+            self._kv.total[request] = blocks
             last_s = now_s if discipline.order == "mixed" else self._joined_s.pop(request, self._decoded_s)
             self._last_emit_s.setdefault(request, last_s)
             self._late.discard(request)

@@ -66,8 +66,8 @@ class FastStep(FastQueues):
         self._peek = Peek()
         self._began_s = 0.0
         self._size = 0
-        self._ran: list[tuple[int, int]] | None = None
-        """What finishes with the steps that were run in a row; None: the step is carried out when it ends."""
+        self._ran: list[int] | None = None
+        """Who has finished in the steps that were taken in a row; None: the step is carried out when it ends."""
 
     def _begin(self, now_s: float) -> float | None:
         """Decide a step; its seconds, None when there is nothing to do."""
@@ -175,23 +175,20 @@ class FastStep(FastQueues):
         return peek, size
 
     def end_step(self, now_s: float) -> Sequence[int]:
-        gone: list[int] = []
-        if self._leaving and self._order != "batch":
-            gone, self._leaving = self._leaving, []
-            self._leaving_kv = self._leaving_windowed = 0
-        done, self._ran = self._ran, None
-        if done is None:
-            done = self._carry_out(now_s)
-        elif not (done or gone or self._watches or self._spoils):
-            return ()
-        finished = []
-        for request, blocks in done:
-            self._kv.total[request] += blocks
-            self._finish(request, now_s)
-            finished.append(request)
-        for request in self._completing:
-            if self._complete_prompt(request, now_s):
+        gone: Sequence[int] = ()
+        finished, self._ran = self._ran, None
+        if finished is None:
+            if self._leaving and self._order != "batch":
+                gone, self._leaving = self._leaving, []
+                self._leaving_kv = self._leaving_windowed = 0
+            finished = []
+            for request, held in self._carry_out(now_s):
+                self._kv.total[request] = held
+                self._finish(request, now_s)
                 finished.append(request)
+            for request in self._completing:
+                if self._complete_prompt(request, now_s):
+                    finished.append(request)
         if self._order == "batch" and not self._running and self._leaving:
             gone, self._leaving = self._leaving, []
             self._leaving_kv = self._leaving_windowed = self._longest = 0
@@ -217,8 +214,7 @@ class FastStep(FastQueues):
             self._policy.observe(seen)
 
     def _carry_out(self, now_s: float) -> list[tuple[int, int]]:
-        """Carry out the step that began for those that decode: (request, blocks taken since it joined) of whom it
-        finishes."""
+        """Carry out the step that began for those that decode: (request, its blocks) of whom it finishes."""
         recorder, peek, batch = self._recorder, self._peek, self._batch
         measured = recorder.measure_from_s <= now_s <= recorder.measure_until_s
         served, size, gap_s = peek.served, self._size, now_s - self._began_s
@@ -285,7 +281,7 @@ class FastStep(FastQueues):
             self._finish(request, now_s)
             return True
         is_stale = self._spoils and (self._next_k == 0 or request == self._stale_prompt)
-        self._batch.add(request, emitted, self._next_k, is_stale, is_pending)
+        self._batch.add(request, emitted, self._next_k, self._kv.total[request], is_stale, is_pending)
         if self._separate:
             self._joined_s[request] = now_s
         return False

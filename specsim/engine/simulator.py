@@ -134,6 +134,8 @@ def _one_fleet(setup: _Setup, replicas: int) -> None:
         )
         for index in range(replicas)
     ]  # fmt: skip
+    if replicas == 1 and setup.concurrency is None and isinstance(fleet[0], FastReplica):
+        fleet[0].is_unanswered()
     if setup.onlookers is not None:
         fleet = setup.onlookers.replicas(fleet, setup.recorder)
     chooser = make_chooser(setup.router, fleet, setup.workload.trace, setup.limits) if replicas > 1 else None

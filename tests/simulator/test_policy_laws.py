@@ -11,13 +11,14 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from builders import FixedLuck, make_limits, make_profile, make_trace
+from builders import FixedLuck, make_cost, make_limits, make_profile, make_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import CROWDED, KINDS, POLICY_LIST, Watch, World, run, worlds
 
 from specsim.config import PolicySpec
 from specsim.engine import simulator
+from specsim.engine.setup import engine_view
 from specsim.policies import KINDS as POLICY_KINDS
 from specsim.policies import EngineView, Observed, Policy, make_policy, parse_policy
 from specsim.records import RunResult
@@ -203,3 +204,40 @@ def test_the_example_of_every_kind_is_read_and_compared(name: str) -> None:
     assert spec.kind == name
     assert hash(spec) == hash(parse_policy(kind.example))
     assert spec.num_spec_tokens <= 64
+
+
+@each_policy
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_an_answer_holds_as_long_as_the_policy_says(policy: PolicySpec, data: st.DataObject) -> None:
+    """Whatever it is told in between of steps without a completion, for the same requests and fewer cached tokens."""
+    cost = make_cost()
+    rule = make_policy(policy, engine_view(FixedLuck(), cost, make_limits(), policy.num_spec_tokens))  # type: ignore[arg-type]
+
+    def step(batch: int, completed: list[tuple[int, int]]) -> Observed:
+        drafts = np.array(data.draw(st.lists(st.integers(0, policy.num_spec_tokens), min_size=batch, max_size=batch)))
+        accepted = np.array([data.draw(st.integers(0, int(d))) for d in drafts])
+        return Observed(batch, batch, int((drafts > 0).sum()), int(drafts.sum()), int(accepted.sum()), completed,
+                        np.arange(batch), drafts.astype(np.int64), accepted.astype(np.int64) + 1)  # fmt: skip
+
+    for _ in range(data.draw(st.integers(1, 6))):
+        batch, kv_tokens = data.draw(st.integers(1, 9)), data.draw(st.integers(0, 3000))
+        answer = rule.next_k(batch, kv_tokens, batch)
+        steps, below = rule.steady_for(batch, kv_tokens, batch)
+        assert steps >= 1
+        for _ in range(min(steps, 8) - 1):
+            if rule.watches != "nothing":
+                rule.observe(step(batch, []))
+            kv_tokens += data.draw(st.integers(1, 40 * batch))
+            if kv_tokens >= below:
+                break
+            assert rule.next_k(batch, kv_tokens, batch) == answer
+        if rule.watches != "nothing":
+            rule.observe(step(batch, [(data.draw(st.integers(1, 30)), 10)] * data.draw(st.integers(0, 3))))
+
+
+def test_most_policies_hold_for_a_while() -> None:
+    """Guard: for most of them the law above says something."""
+    view = engine_view(FixedLuck(), make_cost(), make_limits(), 5)  # type: ignore[arg-type]
+    rules = [make_policy(policy, view) for policy in POLICY_LIST if policy.num_spec_tokens <= 5]
+    assert sum(rule.constant or rule.steady_for(2, 100, 2)[0] > 1 for rule in rules) > len(rules) / 2
