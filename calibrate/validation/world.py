@@ -64,7 +64,7 @@ class Load:
         if self.rate_per_s is None:
             return trace.arrival_s - trace.arrival_s[0]
         if self.arrivals == "poisson":
-            return draw_arrivals(ArrivalProcess(self.rate_per_s, 1.0), len(trace), seed)
+            return draw_arrivals(ArrivalProcess("poisson", self.rate_per_s), len(trace), seed)
         if not trace.rate_per_s > 0:
             raise ScenarioError(f"{trace.meta.source}: all requests arrive at once, so no rate can be scaled; "
                                 f"give --arrivals poisson")  # fmt: skip
