@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol
 
 import numpy as np
 
@@ -89,7 +89,7 @@ class AcceptanceModel(Protocol):
         """Mean drafts a round at a static k, over all rounds, rounds without a proposal included."""
         ...
 
-    def with_change(self, delta: float) -> Self:
+    def with_change(self, delta: float) -> AcceptanceModel:
         """The model with each conditional probability moved by `delta` (-0.1: ten points less), clipped to 0..1."""
         ...
 

@@ -11,7 +11,6 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
@@ -96,7 +95,7 @@ class Empirical:
         hits = float(np.mean(self._unchanged[starts] > 0))
         return num_spec_tokens * (hits + (1.0 - hits) * self._idle_rate)
 
-    def with_change(self, delta: float) -> Self:
+    def with_change(self, delta: float) -> Empirical:
         """Conditional acceptance moved by `delta` on the same measured requests; proposals stay."""
         return dataclasses.replace(self, change=self.change + delta, name=f"{self.name} {delta:+g}")
 
