@@ -66,7 +66,7 @@ def draft(**values: Any) -> None:
         raise ScenarioError(f"--out {out}: exists already; give --force to replace it")
     for needed in ("torch", "transformers"):
         if find_spec(needed) is None:
-            raise ScenarioError(f"training needs {needed}: pip install 'specsim[calibrate]'")
+            raise ScenarioError(f"training needs {needed}: pip install '.[calibrate]' in the folder of specsim")
     from calibrate.distil.job import Recipe, distil
     from calibrate.latency.device import find_device
 

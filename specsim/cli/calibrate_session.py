@@ -41,7 +41,7 @@ _TINY_COMMON = {
 @click.option("--dry-run", is_flag=True, help="Shrunken models on the CPU: whether everything runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON instead of text.")
 def session(**values: Any) -> None:
-    """Calibrate several models in one go, on a GPU that is there for minutes.
+    """Calibrate several models in one go on a GPU.
 
     Llama-3.1-8B with Llama-3.2-1B, with an EAGLE-3 head and with n-gram; Qwen3-30B-A3B; one GPU's shard of
     Llama-3.1-70B by layers; and Llama-3.1-8B as the reference engine runs it, without graphs. Weights are random and
@@ -67,7 +67,7 @@ def session(**values: Any) -> None:
     gpu(values["link_gpu"])
     for needed in ("torch", "transformers"):
         if find_spec(needed) is None:
-            raise ScenarioError(f"measuring needs {needed}: pip install 'specsim[calibrate]'")
+            raise ScenarioError(f"measuring needs {needed}: pip install '.[calibrate]' in the folder of specsim")
     sizes = DEVICE_SIZES
     if values["dry_run"]:
         sizes = _tiny_sizes(folder)

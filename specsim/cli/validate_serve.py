@@ -66,8 +66,8 @@ def serve(**values: Any) -> None:
     where it ends, and each run simulated again with its own step times. Ctrl-C keeps what is finished.
 
     \b
-        specsim validate serve --profile smollm2-135m-cpu-ngram --target SmolLM2-135M-Instruct.Q4_1.gguf \\
-          --text notes.md --isl 100 --osl 40 --concurrency 5,12
+        specsim validate serve --profile smollm2-135m-cpu-ngram --target SmolLM2.gguf \\
+            --text notes.md --isl 100 --osl 40 --concurrency 5,12
     """
     from specsim.cli.validation_input import prepared
     from specsim.errors import ScenarioError
@@ -76,7 +76,7 @@ def serve(**values: Any) -> None:
 
     for needed in ("torch", "transformers"):
         if find_spec(needed) is None:
-            raise ScenarioError(f"serving for real needs {needed}: pip install 'specsim[calibrate]'")
+            raise ScenarioError(f"serving for real needs {needed}: pip install '.[calibrate]' in the folder of specsim")
     if values["append_to"] is not None:
         check_file("--append-to", values["append_to"], (".jsonl",), force=True)
     ready = prepared(values, say=lambda line: click.echo(line, err=True))
