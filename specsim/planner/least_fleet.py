@@ -16,11 +16,13 @@ from specsim.config import PolicySpec
 
 __all__ = ["FleetPoint", "FleetSearch", "Found", "Searching"]
 
+ALONE = 1.02
+"""Mean running requests of a busy replica up to which more replicas change nothing any more."""
 MOST_REPLICAS = 4096
 """More are not tried (`specsim.config.Deployment`)."""
 STEP_OUT = 1.25
 """Factor by which a load grows until an objective fails."""
-CLOSE_ENOUGH = 0.03
+CLOSE_ENOUGH = 0.04
 """Width of a bracket of loads over its upper end below which it is left."""
 
 
@@ -49,8 +51,8 @@ class Found:
     """Where a search ended. `verdict`:
 
     holds       `replicas` of `policy` hold the objective, and one less does not
-    never       requests miss the objective even where each has a replica to itself
-    not found   not with `replicas`, the most that make sense to try
+    never       requests miss the objective even where each has a replica to itself, as with `replicas`
+    not found   not with `replicas`, the most that are tried
     """
 
     verdict: str
@@ -67,7 +69,7 @@ class FleetSearch:
 
     Args:
         share: of requests that must meet the objective.
-        seeds: paired replications; a share is their mean.
+        seeds: paired replications, whose mean a share is; one without speculation, where luck plays no part.
         requests: of the window, more replicas than which never help.
     """
 
@@ -81,10 +83,16 @@ class FleetSearch:
     def point(self, policy: PolicySpec, replicas: int, seed_index: int, factor: float = 1.0) -> FleetPoint:
         return FleetPoint(self.group, replicas, policy, factor, seed_index)
 
+    def _seeds_of(self, policy: PolicySpec) -> int:
+        return 1 if policy.kind == "off" else self._seeds
+
     def runs(self, policy: PolicySpec, replicas: int, factor: float = 1.0) -> list[Metrics]:
         """Metrics of the replications that were run, in the order of their seeds."""
         points = (self.point(policy, replicas, i, factor) for i in range(self._seeds))
         return [self._known[point] for point in points if point in self._known]
+
+    def _all_seeds(self, policy: PolicySpec, replicas: int, factor: float) -> list[FleetPoint]:
+        return [self.point(policy, replicas, i, factor) for i in range(self._seeds_of(policy))]
 
     def _ask(self, points: Sequence[FleetPoint]) -> Searching:
         new = [point for point in points if point not in self._known]
@@ -102,9 +110,10 @@ class FleetSearch:
         """
         yield from self._ask([self.point(policy, replicas, 0, factor)])
         first = float(self._known[self.point(policy, replicas, 0, factor)]["slo_share"] or 0.0)
-        if (first + self._seeds - 1) / self._seeds < self._share:
+        seeds = self._seeds_of(policy)
+        if (first + seeds - 1) / seeds < self._share:
             return False
-        yield from self._ask([self.point(policy, replicas, i, factor) for i in range(self._seeds)])
+        yield from self._ask(self._all_seeds(policy, replicas, factor))
         return self._mean_share(policy, replicas, factor) >= self._share
 
     def _first_that_holds(self, policies: Sequence[PolicySpec], replicas: int, factor: float) -> Searching:
@@ -116,22 +125,21 @@ class FleetSearch:
     def least(self, policies: Sequence[PolicySpec], guess: int, factor: float = 1.0) -> Searching:
         """`Found`: the least replicas with which any of the policies holds; policies are tried in their order."""
         guess = max(1, min(guess, self._most))
-        policy = yield from self._first_that_holds(policies, guess, factor)
-        if policy is None and (hopeless := (yield from self._hopeless(policies))) is not None:
-            return hopeless
-        fails, holds, step = 0, 0, 1
-        winner = policy
-        if policy is None:
+        winner = yield from self._first_that_holds(policies, guess, factor)
+        fails, holds, step = 0, guess, 1
+        if winner is None:
+            policies, best = yield from self._not_hopeless(policies)
+            if not policies:
+                return best
             fails = guess
-            while winner is None and fails < self._most:
-                replicas = min(self._most, fails + step)
-                winner = yield from self._first_that_holds(policies, replicas, factor)
-                holds, fails, step = (replicas, fails, step) if winner else (0, replicas, 2 * step)
+        while winner is None:
+            if fails >= self._most or self._are_alone(policies, fails, factor):
+                closest, share = self._closest(policies, fails, factor)
+                return Found("not found" if fails >= self._most else "never", closest, fails, share)
+            holds = min(self._most, fails + step)
+            winner = yield from self._first_that_holds(policies, holds, factor)
             if winner is None:
-                closest = self._closest(policies, fails, factor)
-                return Found("not found", closest[0], fails, closest[1])
-        else:
-            holds = guess
+                fails, step = holds, 2 * step
         while holds - fails > 1:
             # away from a guess that held in steps that grow, then between the two ends
             replicas = max(fails + 1, holds - step) if fails == 0 else (fails + holds) // 2
@@ -149,17 +157,24 @@ class FleetSearch:
         best = max(policies, key=lambda policy: shares[policy])
         return best, shares[best]
 
-    def _hopeless(self, policies: Sequence[PolicySpec]) -> Searching:
-        """`Found` "never", when some requests miss the objective even alone on a replica, under every policy."""
+    def _are_alone(self, policies: Sequence[PolicySpec], replicas: int, factor: float) -> bool:
+        """Whether requests hardly ever share a replica, under each of the policies."""
+        runs = [m for policy in policies for m in self.runs(policy, replicas, factor)[:1]]
+        return all(float(m["running_batch"] or 1.0) <= ALONE for m in runs)
+
+    def _not_hopeless(self, policies: Sequence[PolicySpec]) -> Searching:
+        """The policies under which requests alone on a replica may meet the objective, and `Found` for when none is.
+
+        A policy is dropped when its share misses by more than three standard deviations of so many requests.
+        """
         points = [FleetPoint(self.group, 1, policy, alone=True) for policy in policies]
         yield from self._ask(points)
         shares = {point.policy: float(self._known[point]["slo_share"] or 0.0) for point in points}
         best = max(policies, key=lambda policy: shares[policy])
         count = max(1, int(self._known[points[0]]["requests"] or 1))
         spread = 3 * (self._share * (1 - self._share) / count) ** 0.5
-        if shares[best] >= self._share - spread:
-            return None
-        return Found("never", best, 1, shares[best])
+        kept = tuple(policy for policy in policies if shares[policy] >= self._share - spread)
+        return kept, Found("never", best, 1, shares[best])
 
     def alone(self, policy: PolicySpec) -> Metrics | None:
         """Figures of a request that has a replica to itself, if they were needed."""
@@ -175,7 +190,7 @@ class FleetSearch:
             factor = float(f"{low * STEP_OUT if high == 0.0 else (low + high) / 2:.4g}")
             if factor > 100.0:
                 return low, None
-            yield from self._ask([self.point(policy, replicas, i, factor) for i in range(self._seeds)])
+            yield from self._ask(self._all_seeds(policy, replicas, factor))
             if good(self.runs(policy, replicas, factor)):
                 low = factor
             else:

@@ -52,6 +52,7 @@ def _sentences(
         text.append("With speculation no option holds the objective.")
     elif off is not None:
         text.append(_compared(order, off, on))
+    text += _by_gpu(order, best, off, on)
     if any(order.rows[i]["close"] for i in {best, off, on} - {None} if i is not None):
         text.append(
             "That is close: the interval of the share within the objective holds what is asked for, at the number of "
@@ -60,6 +61,19 @@ def _sentences(
     if len(order.candidates) > 1 and order.basis == "usd_per_h":
         text += _flips(result, order, best)
     return text
+
+
+def _by_gpu(order: Ranking, *said: int | None) -> list[str]:
+    """What speculation saves of each GPU, where the first sentences do not say so."""
+    found = []
+    for gpu in dict.fromkeys(row["gpu"] for row in order.rows):
+        off, on = (order.cheapest(speculative=which, gpu=gpu) for which in (False, True))
+        if off is None or on is None or {off, on} <= set(said):
+            continue
+        without, with_it = order.rows[off]["gpus"], order.rows[on]["gpus"]
+        if with_it < without:
+            found.append(f"{with_it} instead of {without} {gpu}")
+    return [f"On one GPU speculation needs fewer: {'; '.join(found)}."] if found else []
 
 
 def _fleet(order: Ranking, index: int) -> str:
