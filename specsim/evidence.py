@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from specsim.errors import ProfileError, nearest
+from specsim.type_checks import check_types
 
 __all__ = ["RANGES", "Evidence", "outside"]
 
@@ -56,9 +57,15 @@ class Evidence:
     """Hash of the points file."""
 
     def __post_init__(self) -> None:
+        for name in ("ranges", "intervals", "references"):
+            given = getattr(self, name)
+            if isinstance(given, Mapping):  # JSON has lists
+                pairs = {key: tuple(pair) if isinstance(pair, list) else pair for key, pair in given.items()}
+                object.__setattr__(self, name, pairs)
+        check_types(self, "evidence", ProfileError)
         for f in fields(self):
             value = getattr(self, f.name)
-            if isinstance(value, int | float) and not (math.isfinite(value) and value >= 0):
+            if isinstance(value, int | float) and value < 0:
                 raise ProfileError(f"evidence {f.name} must be finite and >= 0, got {value!r}")
         for name, (low, high) in self.ranges.items():
             if name not in RANGES:

@@ -86,14 +86,18 @@ class PassCost:
 
     def __post_init__(self) -> None:
         for name in ("size_factors", "head_factors"):
-            table = tuple((size, factor) for size, factor in getattr(self, name))
-            sizes = [size for size, _ in table]
-            if sizes != sorted(set(sizes)) or not all(isinstance(n, int) and n >= 1 for n in sizes):
-                raise ProfileError(f"profile term {name} must have rising whole numbers first, got {sizes}")
-            if not all(math.isfinite(factor) and factor > 0 for _, factor in table):
-                raise ProfileError(f"profile term {name} must have factors above 0, got {list(table)}")
-            object.__setattr__(self, name, table)
+            given = getattr(self, name)
+            if isinstance(given, list | tuple):  # JSON has lists
+                rows = tuple(tuple(row) if isinstance(row, list) else row for row in given)
+                object.__setattr__(self, name, rows)
         check_types(self, "profile term", ProfileError)
+        for name in ("size_factors", "head_factors"):
+            table = getattr(self, name)
+            sizes = [size for size, _ in table]
+            if sizes != sorted(set(sizes)) or not all(n >= 1 for n in sizes):
+                raise ProfileError(f"profile term {name} must have rising whole numbers first, got {sizes}")
+            if not all(factor > 0 for _, factor in table):
+                raise ProfileError(f"profile term {name} must have factors above 0, got {list(table)}")
         for f in fields(self):
             value = getattr(self, f.name)
             if f.name.endswith("_factors"):

@@ -28,6 +28,7 @@ from specsim.disaggregation import Disaggregation
 from specsim.disciplines import Discipline
 from specsim.drafters import drafter
 from specsim.errors import ScenarioError, SpecsimError
+from specsim.evidence import Evidence
 from specsim.planner.concurrency import CrossoverSettings, steady_trace
 from specsim.planner.costs import Ownership
 from specsim.planner.question import PlanSettings
@@ -64,6 +65,7 @@ GOOD = [
     *(kind.settings() for kind in KINDS.values() if kind.settings is not None),
     QUESTION.on.profile,
     QUESTION.on.profile.target,
+    Evidence(points=3, ranges={"requests": (1.0, 8.0)}, intervals={"target.token_s": (0.0, 1.0)}),
     gpu("h100-sxm"),
     model("llama-3.1-8b"),
     Price(2.0, "somebody", "2026-01-01", "a page"),

@@ -26,12 +26,12 @@ class _WholeRange(click.IntRange):
 
 class _Number(click.types.FloatParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, str):
-            try:
-                value = read_number(value)
-            except ValueError:
-                self.fail(f"{value!r} is not a finite number", param, ctx)
-        return value
+        return _number(self, value, param, ctx)
+
+
+class _NumberRange(click.FloatRange):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(_number(self, value, param, ctx), param, ctx)
 
 
 class _Text(click.types.StringParamType):
@@ -51,6 +51,15 @@ def _whole(kind: click.ParamType, value: Any, param: click.Parameter | None, ctx
         kind.fail(f"{value!r} is not a whole number", param, ctx)
 
 
+def _number(kind: click.ParamType, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return read_number(value)
+    except ValueError:
+        kind.fail(f"{value!r} is not a finite number", param, ctx)
+
+
 def strict(command: click.Command) -> click.Command:
     """The command, its own parameters and those of its subcommands read strictly."""
     if isinstance(command, click.Group):
@@ -62,6 +71,8 @@ def strict(command: click.Command) -> click.Command:
             param.type = _Whole()
         elif type(kind) is click.IntRange:
             param.type = _WholeRange(kind.min, kind.max, kind.min_open, kind.max_open, kind.clamp)
+        elif type(kind) is click.FloatRange:
+            param.type = _NumberRange(kind.min, kind.max, kind.min_open, kind.max_open, kind.clamp)
         elif type(kind) is click.types.FloatParamType:
             param.type = _Number()
         elif type(kind) is click.types.StringParamType:
