@@ -12,6 +12,7 @@ from pathlib import Path
 
 from scenarios.hardware import gpu as find_gpu
 from scenarios.models import model as find_model
+from scenarios.models import named_like
 from scenarios.profiles import load_profile, profile_names
 from specsim.config import Deployment, Speculation
 from specsim.errors import CatalogueError, ProfileError
@@ -92,6 +93,13 @@ def _measured_device(profile: LatencyProfile, name: str) -> Gpu:
     )
 
 
+def _target_name(wanted: str, measured: str | None) -> str:
+    """What a profile would call a deployment's target: a model that the catalogue lacks is named by its folder."""
+    shape = find_model(wanted)
+    names = (shape.name, shape.name.removesuffix("/config.json"), named_like(shape))
+    return shape.name if measured not in names else str(measured)
+
+
 def sides(profile: LatencyProfile, deployment: Deployment, speculation: Speculation) -> tuple[LatencyProfile, ...]:
     """(profile without speculation, profile with it).
 
@@ -99,9 +107,8 @@ def sides(profile: LatencyProfile, deployment: Deployment, speculation: Speculat
         ProfileError: the deployment or the method is not what was measured, with both.
     """
     covers = profile.covers
-    target = find_model(deployment.target).name
     checks = {
-        "target": (target, covers.get("target")),
+        "target": (_target_name(deployment.target, covers.get("target")), covers.get("target")),
         "tp": (str(deployment.tp), covers.get("tp")),
         "weight_dtype": (deployment.weight_dtype or covers.get("weight_dtype"), covers.get("weight_dtype")),
         "kv_dtype": (deployment.kv_dtype, covers.get("kv_dtype")),

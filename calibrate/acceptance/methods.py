@@ -1,4 +1,4 @@
-"""Methods whose acceptance can be measured: how each drafts in rounds, and at known positions where that is the same.
+"""Methods that really draft: how each does in rounds, and at known positions where that is the same.
 
 By position: the drafts depend on nothing but the text, and fewer drafts are the first of more. Else by round, one run
 for every k: suffix decoding weighs how far each match carries, so that its drafts for k = 1 are not the first of those
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from calibrate.acceptance.head_positions import Eagle3Positions, MedusaPositions
@@ -16,15 +17,15 @@ from calibrate.acceptance.positions import ChainPositions, NgramPositions, Runs
 from calibrate.drafters import Drafter
 from calibrate.drafters.draft_model import DraftModelDrafter
 from calibrate.drafters.eagle3 import Eagle3Drafter
-from calibrate.drafters.eagle3_head import Eagle3Head
+from calibrate.drafters.eagle3_head import Eagle3Head, load_eagle3
 from calibrate.drafters.layer_skip import LayerSkipDrafter
-from calibrate.drafters.medusa import MedusaDrafter, MedusaHeads
+from calibrate.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
 from calibrate.drafters.ngram import NgramDrafter
 from calibrate.drafters.suffix import SuffixDrafter
 from calibrate.models import FlatModel
 from specsim.errors import ScenarioError, nearest
 
-__all__ = ["METHODS", "NEEDS_DRAFT", "Method", "Positions", "build_method"]
+__all__ = ["HEADS", "METHODS", "NEEDS_DRAFT", "Method", "Positions", "build_method"]
 
 Draft = FlatModel | MedusaHeads | Eagle3Head
 
@@ -63,29 +64,32 @@ _DEFAULTS: dict[str, dict[str, float]] = {
     "eagle3": {},
 }
 METHODS: tuple[str, ...] = tuple(_DEFAULTS)
-"""What can be measured."""
+"""What can be measured, and served."""
 NEEDS_DRAFT: Mapping[str, str] = {
     "draft_model": "a draft model",
     "medusa": "the folder of Medusa heads",
     "eagle3": "the folder of an EAGLE-3 head",
 }
 """Methods that need weights of their own, and which."""
+HEADS: Mapping[str, Callable[[str | Path, FlatModel], Draft]] = {"medusa": load_medusa, "eagle3": load_eagle3}
+"""Methods whose weights are a folder that means something beside its target only, and what reads it."""
 
 
-def build_method(name: str, target: FlatModel, draft: Draft | None, options: Mapping[str, float]) -> Method:
+def build_method(
+    name: str, target: FlatModel, draft: Draft | None, options: Mapping[str, float], *, syncs_at_zero: bool = False
+) -> Method:
     """A method by its name.
 
     Args:
         draft: the draft model or heads, for those that need them.
         options: those of this method that differ from their defaults.
+        syncs_at_zero: a draft model keeps up in steps after which nothing is drafted.
 
     Raises:
         ScenarioError: not among `METHODS`, an option that it does not have, or a draft model missing.
     """
     if name not in METHODS:
-        raise ScenarioError(
-            f"the acceptance of '{name}' cannot be measured{nearest(name, METHODS)}; there are {', '.join(METHODS)}"
-        )
+        raise ScenarioError(f"'{name}' cannot be run here{nearest(name, METHODS)}; there are {', '.join(METHODS)}")
     values = dict(_DEFAULTS[name])
     for key, value in options.items():
         if key not in values:
@@ -118,7 +122,13 @@ def build_method(name: str, target: FlatModel, draft: Draft | None, options: Map
     if name == "draft_model":
         assert isinstance(draft, FlatModel)
         model = draft
-        return Method(name, values, lambda: DraftModelDrafter(model), lambda n: ChainPositions(model, longest=n), False)
+        return Method(
+            name,
+            values,
+            lambda: DraftModelDrafter(model, syncs_at_zero=syncs_at_zero),
+            lambda n: ChainPositions(model, longest=n),
+            False,
+        )
     if name == "layer_skip":
         layers = whole["layers"] or target.num_layers // 2
         short = target.first_layers(layers)

@@ -10,14 +10,12 @@ import gc
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
+from calibrate.acceptance.methods import HEADS, build_method
 from calibrate.drafters.base import Drafter
-from calibrate.drafters.draft_model import DraftModelDrafter
-from calibrate.drafters.layer_skip import LayerSkipDrafter
-from calibrate.drafters.ngram import NgramDrafter
-from calibrate.drafters.suffix import SuffixDrafter
 from calibrate.engine.clock import Clock, ProcessorClock, RealClock
 from calibrate.engine.prompts import cut_prompts, tokens_of
 from calibrate.engine.real import serve_real
@@ -36,10 +34,8 @@ from specsim.rng import Purpose, stream
 from specsim.traces.model import Trace
 from specsim.workload import Workload
 
-__all__ = ["METHODS", "Server", "drafter_maker", "open_server"]
+__all__ = ["Server", "open_server"]
 
-METHODS = ("ngram", "suffix", "layer_skip", "draft_model")
-"""Methods that the reference engine runs."""
 _BLOCK = 1024
 """Tokens of a block of text."""
 _DRAWN_TOKENS = 65_536
@@ -130,8 +126,8 @@ def open_server(
     *,
     dtype: str,
     method: str = "none",
-    draft: Model | None = None,
-    options: Mapping[str, int] | None = None,
+    draft: Model | Path | None = None,
+    options: Mapping[str, float] | None = None,
     texts: Sequence[str] = (),
     syncs_at_zero: bool = False,
     seed: int = 0,
@@ -139,7 +135,9 @@ def open_server(
     """Load everything.
 
     Args:
-        method: one of `METHODS`, or none.
+        method: one of `calibrate.acceptance.methods.METHODS`, or none.
+        draft: the draft model, or the folder of the heads of a method that has such.
+        options: of the method.
         texts: what prompts are cut out of; none: tokens are drawn.
         syncs_at_zero: a draft model keeps up in rounds without drafts.
 
@@ -148,16 +146,26 @@ def open_server(
     """
     if texts and not target.has_tokenizer:
         raise ScenarioError(f"{target.name} has no tokenizer to read texts with; leave them out, and tokens are drawn")
-    if draft is not None:
+    if isinstance(draft, Model):
         check_vocabularies(target, draft)
+    if method == "layer_skip" and not (options or {}).get("layers"):
+        raise ScenarioError("layer_skip needs the number of its layers; give --draft-option layers=N")
     place, number = device.torch_device, DTYPES[dtype]
     model = load_model(target.source, device=place, dtype=number, seed=seed)
-    small = None if draft is None else load_model(draft.source, device=place, dtype=number, seed=seed)
-    tokens = tokens_of(load_tokenizer(str(target.source)), texts) if texts else _drawn(model.vocab_size, seed)
+    made = None
+    if method != "none":
+        weights = (
+            load_model(draft.source, device=place, dtype=number, seed=seed)
+            if isinstance(draft, Model)
+            else None
+            if draft is None
+            else HEADS[method](draft, model)
+        )
+        made = build_method(method, model, weights, options or {}, syncs_at_zero=syncs_at_zero)
     return Server(
         model=model,
-        make_drafter=None if method == "none" else drafter_maker(method, small, options or {}, syncs_at_zero),
-        tokens=tokens,
+        make_drafter=None if made is None else made.drafter,
+        tokens=tokens_of(load_tokenizer(str(target.source)), texts) if texts else _drawn(model.vocab_size, seed),
         clock=ProcessorClock if device.clock == "cpu" else RealClock,
         seed=seed,
     )
@@ -166,28 +174,3 @@ def open_server(
 def _drawn(vocab_size: int, seed: int) -> list[int]:
     drawn: list[int] = stream(seed, Purpose.PROMPTS).integers(_FIRST_TOKEN, vocab_size, _DRAWN_TOKENS).tolist()
     return drawn
-
-
-def drafter_maker(
-    method: str, draft: FlatModel | None, options: Mapping[str, int], syncs_at_zero: bool = False
-) -> Callable[[], Drafter]:
-    """What makes a fresh drafter for each run.
-
-    Raises:
-        ScenarioError: not one of `METHODS`, or something that it needs is missing.
-    """
-    if method == "ngram":
-        NgramDrafter(**options)
-        return lambda: NgramDrafter(**options)
-    if method == "suffix":
-        return lambda: SuffixDrafter(**options)
-    if method == "layer_skip":
-        layers = options.get("layers")
-        if layers is None:
-            raise ScenarioError("layer_skip needs the number of its layers; give --draft-option layers=N")
-        return lambda: LayerSkipDrafter(num_layers=layers)
-    if method == "draft_model" and draft is not None:
-        return lambda: DraftModelDrafter(draft, syncs_at_zero=syncs_at_zero)
-    if method == "draft_model":
-        raise ScenarioError("draft_model needs a model that drafts; give it with --draft")
-    raise ScenarioError(f"method {method} is not served here; the reference engine runs {', '.join(METHODS)}")

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from specsim.cli.model_input import method_options
+
 if TYPE_CHECKING:
     from calibrate.acceptance.job import AcceptanceJob
     from calibrate.acceptance.methods import Draft
@@ -161,7 +163,7 @@ def _job(values: dict[str, Any], ks: tuple[int, ...]) -> tuple[AcceptanceJob, di
     device = find_device(values["device"], threads=values["threads"])
     target = _model(values, "target", device)
     draft = _draft(values, needing[0], target, device) if values["draft"] else None
-    options = _options(values["draft_option"], names)
+    options = method_options(values["draft_option"], names)
     methods = [build_method(name, target, draft, options[name]) for name in names]
     tokenizer = find_tokenizer(values["target"])
     if isinstance(draft, FlatModel):
@@ -217,35 +219,11 @@ def _model(values: dict[str, Any], flag: str, device: Device) -> FlatModel:
 
 def _draft(values: dict[str, Any], method: str, target: FlatModel, device: Device) -> Draft:
     """A draft model, or the heads of a method."""
-    from calibrate.drafters.eagle3_head import load_eagle3
-    from calibrate.drafters.medusa import load_medusa
+    from calibrate.acceptance.methods import HEADS
 
-    if method == "draft_model":
+    if method not in HEADS:
         return _model(values, "draft", device)
-    folder = Path(values["draft"]).expanduser()
-    return load_medusa(folder, target) if method == "medusa" else load_eagle3(folder, target)
-
-
-def _options(texts: tuple[str, ...], methods: tuple[str, ...]) -> dict[str, dict[str, float]]:
-    """Options by method; a method need only be named where there are several."""
-    from specsim.checks import read_number
-    from specsim.errors import ScenarioError
-
-    found: dict[str, dict[str, float]] = {method: {} for method in methods}
-    for text in texts:
-        name, _, number = text.partition("=")
-        method, _, key = name.rpartition(".")
-        if not method and len(methods) == 1:
-            method = methods[0]
-        if method not in found:
-            raise ScenarioError(f"--draft-option {text}: say of which method, as in {methods[0]}.{key}={number or 'N'}")
-        if key in found[method]:
-            raise ScenarioError(f"--draft-option {method}.{key} is given twice")
-        try:
-            found[method][key] = read_number(number)
-        except ValueError:
-            raise ScenarioError(f"--draft-option {text}: must be NAME=N with a number") from None
-    return found
+    return HEADS[method](Path(values["draft"]).expanduser(), target)
 
 
 def _run(job: AcceptanceJob, work: Any) -> None:

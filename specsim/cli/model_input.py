@@ -1,4 +1,4 @@
-"""Models that commands really run, by the name or file that a user gives."""
+"""Models and methods that commands really run, by what a user gives: names, files, options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from calibrate.latency.job import Model
 
-__all__ = ["model_of"]
+__all__ = ["method_options", "model_of"]
 
 
 def model_of(given: str, flag: str) -> Model:
@@ -38,3 +38,29 @@ def model_of(given: str, flag: str) -> Model:
     if known is None:
         raise ScenarioError(f"{flag} {given}: neither a file nor a name of the catalogue; see specsim model list")
     return Model(known.name, config_values(known), asdict(known))
+
+
+def method_options(texts: tuple[str, ...], methods: tuple[str, ...]) -> dict[str, dict[str, float]]:
+    """Options of methods from `[METHOD.]NAME=N` each; a method need only be named where there are several.
+
+    Raises:
+        ScenarioError: no number, one option twice, or none of these methods.
+    """
+    from specsim.checks import read_number
+    from specsim.errors import ScenarioError
+
+    found: dict[str, dict[str, float]] = {method: {} for method in methods}
+    for text in texts:
+        name, _, number = text.partition("=")
+        method, _, key = name.rpartition(".")
+        if not method and len(methods) == 1:
+            method = methods[0]
+        if method not in found:
+            raise ScenarioError(f"--draft-option {text}: say of which method, as in {methods[0]}.{key}={number or 'N'}")
+        if key in found[method]:
+            raise ScenarioError(f"--draft-option {method}.{key} is given twice")
+        try:
+            found[method][key] = read_number(number)
+        except ValueError:
+            raise ScenarioError(f"--draft-option {text}: must be NAME=N with a number") from None
+    return found

@@ -10,10 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specsim.cli.scenario_options import parse_named_numbers, parse_numbers, parse_whole_numbers, refuse_doubles
+from specsim.cli.model_input import method_options, model_of
+from specsim.cli.scenario_options import parse_numbers, parse_whole_numbers, refuse_doubles
 
 if TYPE_CHECKING:
     from calibrate.latency.device import Device
+    from calibrate.latency.job import Model
     from calibrate.validation.runs import Run
     from calibrate.validation.server import Server
     from calibrate.validation.world import Load, World
@@ -26,8 +28,8 @@ __all__ = ["Ready", "prepared"]
 
 _CLOCKS = {"wall": "wall", "device events": "device", "processor time": "cpu"}
 """How a profile calls a clock -> `calibrate.latency.device.CLOCKS`."""
-_LOOKED_UP = ("min_tokens", "max_tokens")
-"""Options of the real n-gram drafter that no cost depends on."""
+_TREES = ("medusa",)
+"""Methods that are predicted with a tree to verify, while the reference engine verifies chains."""
 _USUAL_REQUESTS = 24
 _USUAL_SEQS, _USUAL_BUDGET = 32, 512
 
@@ -78,26 +80,24 @@ def prepared(values: Mapping[str, Any], *, say: Callable[[str], None]) -> Ready:
     Raises:
         ScenarioError, ProfileError, CatalogueError, TraceError: a flag, a file, or things that do not fit together.
     """
+    from calibrate.acceptance.methods import METHODS
     from calibrate.latency.device import find_device
     from calibrate.validation.overlap import overlap_sentences, shared_loads
     from calibrate.validation.runs import predicted_s
-    from calibrate.validation.server import METHODS, open_server
+    from calibrate.validation.server import open_server
     from calibrate.validation.world import World
     from scenarios.profiles import load_profile, points_beside
-    from specsim.cli.model_input import model_of
     from specsim.errors import ScenarioError
 
     profile = load_profile(values["profile"])
     covers = profile.covers
     method = covers.get("method", "none")
-    if method not in (*METHODS, "none"):
-        raise ScenarioError(f"--profile {values['profile']}: of method {method}, and the reference engine runs "
-                            f"{', '.join(METHODS)}; give a profile of one of those")  # fmt: skip
-    options = parse_named_numbers(values["draft_option"], "--draft-option")
-    if "draft_layers" in covers:
-        options.setdefault("layers", int(covers["draft_layers"]))
+    served = tuple(name for name in METHODS if name not in _TREES)
+    if method not in (*served, "none"):
+        raise ScenarioError(f"--profile {values['profile']}: of method {method}, and the reference engine serves "
+                            f"{', '.join(served)}; give a profile of one of those")  # fmt: skip
+    options = _options(values["draft_option"], method, covers)
     trace, loads = _trace(values), _loads(values)
-    question = _question(profile, method, options, values, loads)
     clock = values["clock"] or _CLOCKS.get(covers.get("clock", "wall"), "wall")
     threads = values["threads"] or (int(covers["threads"]) if "threads" in covers else None)
     device = find_device(values["device"], clock=clock, threads=threads)
@@ -105,7 +105,8 @@ def prepared(values: Mapping[str, Any], *, say: Callable[[str], None]) -> Ready:
     if target.name != covers.get("target", target.name):
         raise ScenarioError(f"--target {values['target']}: is {target.name}, and the profile was measured for "
                             f"{covers['target']}; give that, or another profile")  # fmt: skip
-    draft = None if values["draft"] is None else model_of(values["draft"], "--draft")
+    draft = _draft(values["draft"], method)
+    question = _question(profile, target, draft, options, values, loads)
     path = points_beside(values["profile"])
     points = None if path is None else _points(path)
     shared = () if points is None else shared_loads(loads, points)
@@ -115,7 +116,7 @@ def prepared(values: Mapping[str, Any], *, say: Callable[[str], None]) -> Ready:
                             f"--fitted-batches")  # fmt: skip
     server = open_server(
         target, device, dtype=covers.get("weight_dtype", "fp32"), method=method, draft=draft,
-        options=_of_drafter(method, options), texts=[_text(name) for name in values["texts"]],
+        options=options, texts=[_text(name) for name in values["texts"]],
         syncs_at_zero=profile.at_zero_drafts == "synced", seed=values["seed"],
     )  # fmt: skip
     checks = [*overlap_sentences(loads, points), *_device_checks(profile, device)]
@@ -194,25 +195,33 @@ def _loads(values: Mapping[str, Any]) -> tuple[Load, ...]:
 
 
 def _question(
-    profile: LatencyProfile, method: str, options: Mapping[str, int], values: Mapping[str, Any], loads: Sequence[Load]
+    profile: LatencyProfile,
+    target: Model,
+    draft: Model | Path | None,
+    options: Mapping[str, float],
+    values: Mapping[str, Any],
+    loads: Sequence[Load],
 ) -> Question:
     """Both sides with the profile's times; acceptance is that of the file, or a stand-in until it is measured."""
+    from calibrate.latency.job import Model
     from scenarios.measured_costs import deployment_of
     from scenarios.profiles import profile_names
     from scenarios.resolve import resolve
     from specsim.config import Deployment, Slo, Speculation
+    from specsim.drafters import drafter
     from specsim.errors import ScenarioError
 
     fields = deployment_of(profile)
-    fields.pop("method", None)
+    method = str(fields.pop("method", "none"))
     name = values["profile"]
     shipped = name in profile_names() and not os.path.isfile(name)
     ranges = {} if profile.evidence is None else profile.evidence.ranges
     most = max(load.concurrency or 1 for load in loads)
     seqs = values["max_num_seqs"] or max(most, int(ranges.get("requests", (0, _USUAL_SEQS))[1]))
     budget = values["max_num_batched_tokens"] or int(ranges.get("step_tokens", (0, _USUAL_BUDGET))[1])
+    places: dict[str, Any] = {key: fields[key] for key in ("gpu", "tp", "weight_dtype", "kv_dtype") if key in fields}
     deployment = Deployment(
-        **{key: fields[key] for key in ("target", "gpu", "tp", "weight_dtype", "kv_dtype") if key in fields},  # type: ignore[arg-type]
+        target=_named(target), **places,
         profile=name if shipped else os.path.abspath(os.path.expanduser(name)),
         enable_prefix_caching=False, max_num_seqs=seqs, max_num_batched_tokens=budget,
     )  # fmt: skip
@@ -226,10 +235,19 @@ def _question(
         acceptance = {"acceptance_file": os.path.abspath(values["acceptance_file"]),
                       "acceptance_drafter": values["acceptance_drafter"]}  # fmt: skip
     speculation = Speculation(
-        method, draft=fields.get("draft"), num_spec_tokens=tuple(range(1, values["k"] + 1)),  # type: ignore[arg-type]
-        options={key: value for key, value in options.items() if key not in _LOOKED_UP}, **acceptance,
+        method, draft=_named(draft) if isinstance(draft, Model) else None,
+        num_spec_tokens=tuple(range(1, values["k"] + 1)),
+        options={key: int(value) for key, value in options.items() if key in drafter(method).options}, **acceptance,
     )  # fmt: skip
     return resolve(deployment, speculation, Slo())
+
+
+def _named(given: Model) -> str:
+    """By its name in the catalogue, else by its config.json."""
+    from scenarios.models import known_model
+
+    path = given.source
+    return given.name if known_model(given.name) is not None or not isinstance(path, Path) else str(path.resolve())
 
 
 def _policies(values: Mapping[str, Any], question: Question, trace: Trace) -> tuple[PolicySpec, ...]:
@@ -251,8 +269,43 @@ def _policies(values: Mapping[str, Any], question: Question, trace: Trace) -> tu
     return tuple(found)
 
 
-def _of_drafter(method: str, options: Mapping[str, int]) -> dict[str, int]:
-    return dict(options) if method in ("ngram", "suffix", "layer_skip") else {}
+def _options(texts: tuple[str, ...], method: str, covers: Mapping[str, str]) -> dict[str, float]:
+    """Of the method; layers are those of the profile where it says them.
+
+    Raises:
+        ScenarioError: options without a method, or what `method_options` refuses.
+    """
+    from specsim.errors import ScenarioError
+
+    if method == "none":
+        if texts:
+            raise ScenarioError("--draft-option does nothing with a profile without speculation")
+        return {}
+    found = method_options(texts, (method,))[method]
+    if method == "layer_skip" and "draft_layers" in covers:
+        found.setdefault("layers", int(covers["draft_layers"]))
+    return found
+
+
+def _draft(given: str | None, method: str) -> Model | Path | None:
+    """A draft model, or the folder of heads.
+
+    Raises:
+        ScenarioError: the method runs none, or there is no such model or folder.
+    """
+    from calibrate.acceptance.methods import HEADS, NEEDS_DRAFT
+    from specsim.errors import ScenarioError
+
+    if given is None:
+        return None
+    if method not in NEEDS_DRAFT:
+        raise ScenarioError(f"--draft is for {', '.join(NEEDS_DRAFT)}, and the profile is of method {method}")
+    if method not in HEADS:
+        return model_of(given, "--draft")
+    folder = Path(given).expanduser()
+    if not folder.is_dir():
+        raise ScenarioError(f"--draft {given}: no such folder; {method} needs {NEEDS_DRAFT[method]}")
+    return folder
 
 
 def _of_acceptance(values: Mapping[str, Any], method: str, question: Question) -> str:

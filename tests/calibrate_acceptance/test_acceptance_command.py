@@ -181,7 +181,7 @@ def test_vocabularies_that_do_not_fit_are_refused(models: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--method", "dflash"), "the acceptance of 'dflash' cannot be measured"),
+        (("--method", "dflash"), "'dflash' cannot be run here"),
         (("--method", "medusa"), "medusa needs the folder of Medusa heads; give it with --draft"),
         (("--method", "ngram", "--draft", "x"), "--draft is for draft_model, medusa, eagle3"),
         (("--method", "medusa", "--method", "draft_model", "--draft", "x"), "medusa and draft_model need one"),
