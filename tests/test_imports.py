@@ -16,7 +16,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("specsim", "scenarios", "db", "calibrate")
 
 LEVELS: dict[str, int] = {
-    **dict.fromkeys(("specsim.errors", "specsim.checks", "specsim.compiled", "specsim.type_checks"), 0),
+    **dict.fromkeys(
+        ("specsim.errors", "specsim.checks", "specsim.code_version", "specsim.compiled", "specsim.type_checks"), 0
+    ),
     **dict.fromkeys(
         (
             "specsim.config", "specsim.disciplines", "specsim.drafters", "specsim.evidence", "specsim.policies",
@@ -33,6 +35,7 @@ LEVELS: dict[str, int] = {
         ),
         2,
     ),
+    "specsim.executors": 3,
     "specsim.scheduler": 3,
     "specsim.engine": 4,
     **dict.fromkeys(("specsim.stats", "specsim.metrics", "specsim.planner", "specsim.explain"), 5),
@@ -49,6 +52,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "alembic": ("db",),
     "simpy": ("specsim.engine",),
     "numba": ("specsim.compiled",),
+    "ray": ("specsim.executors",),
     "click": ("specsim.cli",),
     "rich": ("specsim.cli", "specsim.report"),
     "matplotlib": ("specsim.report",),

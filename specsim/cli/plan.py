@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from specsim.cli.answer import refuse_db_without_store, stoppable
+from specsim.cli.executor_options import WHERE, executor_from, executor_options
 from specsim.cli.profile_input import profile_fills_in
 from specsim.cli.said import command_line
 from specsim.cli.scenario_input import in_scenario, overruled_workload, read_workload
@@ -27,16 +28,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from specsim.config import PolicySpec
+    from specsim.executors import Executor
     from specsim.planner.plan import PlanJob
     from specsim.planner.question import PlanSettings, Question
     from specsim.traces.model import Trace
 
-__all__ = ["INTERRUPTED", "plan"]
+__all__ = ["plan"]
 
-_NOT_THE_QUESTION = ("db", "no_store", "full", "as_json", "jobs")
+_NOT_THE_QUESTION = ("db", "no_store", "full", "as_json", *WHERE)
 """Arguments that change neither the answer nor its id."""
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells give it (128 + SIGINT)."""
 
 
 @click.command()
@@ -51,7 +51,7 @@ INTERRUPTED = 130
 @click.option("--replications", type=int, metavar="N", help="Paired replications; default 5.")
 @click.option("--max-requests", type=int, metavar="N", help="Requests simulated at each load; default 10000.")
 @click.option("--seed", type=int, metavar="N", help="Seed of luck and of drawn arrivals; default 0.")
-@click.option("--jobs", type=int, metavar="N", help="Processes; default: one per core. Never changes a result.")
+@executor_options
 @click.option("--db", metavar="PATH_OR_URL", help="Results database; default SPECSIM_DB or specsim.db here.")
 @click.option("--no-store", is_flag=True, help="Neither read nor write the results database.")
 @click.option("--full", is_flag=True, help="Show every load in detail.")
@@ -65,20 +65,16 @@ def plan(db: str | None, no_store: bool, full: bool, as_json: bool, **values: An
         specsim plan --trace prod.jsonl
         specsim plan --trace prod.jsonl --target qwen3-32b --gpu h200-sxm --tp 2 --method eagle3
     """
-    if no_store and db is not None:
-        from specsim.errors import ScenarioError
-
-        raise ScenarioError("--db and --no-store exclude each other; give one of the two")
-    try:
+    refuse_db_without_store(db, no_store)
+    with stoppable():
         said = command_line(click.get_current_context(), without=_NOT_THE_QUESTION)
+        where = values.pop("executor"), values.pop("address")
         question, settings, trace, policies = _read(values)
+        executor = executor_from(*where, settings.jobs)
         from specsim.planner.plan import prepare
 
         job = prepare(question, trace, settings, policies=policies)
-        result = _simulate(job, trace, db, said, store_it=not no_store)
-    except KeyboardInterrupt:
-        click.echo("\nStopped before anything was simulated; nothing was stored.", err=True)
-        raise SystemExit(INTERRUPTED) from None
+        result = _simulate(job, trace, db, said, executor, store_it=not no_store)
     if as_json:
         click.echo(json.dumps(result, indent=2, allow_nan=False))
     else:
@@ -189,91 +185,29 @@ def _assumed(values: dict[str, Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _simulate(job: PlanJob, trace: Trace, db: str | None, said: str, *, store_it: bool) -> dict[str, Any]:
+def _simulate(
+    job: PlanJob, trace: Trace, db: str | None, said: str, executor: Executor, *, store_it: bool
+) -> dict[str, Any]:
     """Run or reuse every point, with a progress bar, and store the plan."""
+    from specsim.cli.answer import Asked, Counter, answer
+    from specsim.cli.progress import ProgressBar
+    from specsim.cli.run_cache import StoredRuns
     from specsim.planner.plan import SCHEMA_VERSION, run_plan
 
-    if not store_it:
-        try:
-            with _progress(job) as advance:
-                return {"plan_id": None, "database": None, "command": said, **run_plan(job, trace, progress=advance)}
-        except KeyboardInterrupt:
-            click.echo("\nStopped; with --no-store nothing is kept.", err=True)
-            raise SystemExit(INTERRUPTED) from None
-    import specsim
-    from db.store import Store, plan_id_of
-    from specsim.cli.run_cache import StoredRuns
+    bar = ProgressBar(job.num_points, doing="simulating", things="points", said=executor.said)
 
-    with Store.open(db) as store:
-        identity = job.question.identity()
-        cache = StoredRuns(store, job.question, job.trace, job.settings, scenario=identity)
-        inputs = {**job.inputs(), "code_version": cache.code_version}
+    def run(cache: StoredRuns | None, counter: Counter) -> dict[str, Any]:
+        def count(points: int, reused: bool) -> None:
+            counter.add(points)
+            bar.advance(points, reused)
 
-        def save(result: dict[str, Any], status: str) -> str:
-            return store.save_plan(
-                inputs,
-                result,
-                status=status,
-                schema_version=SCHEMA_VERSION,
-                code_version=cache.code_version,
-                specsim_version=specsim.__version__,
-                trace_sha256=cache.trace_sha256,
-                profile_sha256=cache.profile_sha256,
-                scenario_sha256=cache.scenario_sha256,
-                run_keys=cache.keys,
-            )
+        return run_plan(job, trace, cache=cache, progress=count, executor=executor)
 
-        finished = 0
-        try:
-            with _progress(job) as advance:
-
-                def count(points: int) -> None:
-                    nonlocal finished
-                    finished += points
-                    advance(points)
-
-                result = run_plan(job, trace, cache=cache, progress=count)
-        except KeyboardInterrupt:
-            save({"schema_version": SCHEMA_VERSION, "points_done": finished, "points": job.num_points}, "partial")
-            click.echo(
-                f"\nStopped: {finished} of {job.num_points} points are kept in {store.name} as "
-                f"{plan_id_of(inputs)}; the same command goes on from there.",
-                err=True,
-            )
-            raise SystemExit(INTERRUPTED) from None
-        result = {"plan_id": plan_id_of(inputs), "database": store.name, "command": said, **result}
-        save(result, "complete")
-    return result
-
-
-class _progress:
-    """A progress bar on stderr when it is a terminal, else one line at the start."""
-
-    def __init__(self, job: PlanJob) -> None:
-        self._total = job.num_points
-        self._processes = job.settings.jobs or len(os.sched_getaffinity(0))
-        self._bar: Any = None
-
-    def __enter__(self) -> Any:
-        if not sys.stderr.isatty():
-            on = "1 process" if self._processes == 1 else f"{self._processes:,} processes"
-            click.echo(f"simulating {self._total:,} points on {on}", err=True)
-            return lambda points: None
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._bar = Progress(
-            TextColumn("simulating"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self._bar.start()
-        task = self._bar.add_task("", total=self._total)
-        return lambda points: self._bar.advance(task, points)
-
-    def __exit__(self, *exc: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+    return answer(
+        Asked("plan", job.inputs(), SCHEMA_VERSION, said, job.num_points),
+        db,
+        bar,
+        store_it=store_it,
+        keep=lambda store: StoredRuns(store, job.question, job.trace, job.settings, scenario=job.question.identity()),
+        run=run,
+    )

@@ -7,14 +7,13 @@ that another plan simulated is reused as well.
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import specsim
+from specsim.code_version import code_version
 from specsim.planner.fleet_runner import batch_of
 from specsim.planner.least_fleet import FleetPoint
 from specsim.planner.points import Batch
@@ -24,25 +23,11 @@ from specsim.traces.model import Trace
 if TYPE_CHECKING:
     from db.store import Store
 
-__all__ = ["StoredFleets", "StoredRuns", "code_version"]
-
-_NO_RESULTS_IN = ("cli", "explain", "report")
-"""Parts of the package whose code cannot change a metric."""
-
-
-def code_version() -> str:
-    """Release and a hash of the simulator's sources, so that edited code never meets runs of the old one."""
-    home = Path(specsim.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(home.rglob("*.py")):
-        inside = path.relative_to(home)
-        if inside.parts[0] not in _NO_RESULTS_IN:
-            digest.update(inside.as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return f"{specsim.__version__}+{digest.hexdigest()[:12]}"
+__all__ = ["StoredFleets", "StoredRuns"]
 
 
 class StoredRuns:
-    """A `RunCache` (see `specsim.planner.executor`) for one plan; `keys` are those of its points, in order of use.
+    """A `RunCache` (see `specsim.planner.point_runner`) for one plan; `keys` are those of its points, in order of use.
 
     The trace, both profiles and the scenario are stored first, since runs refer to them.
     """

@@ -243,7 +243,7 @@ def _stored(
     """(run id, whether a stored run was reused, metrics, what else was asked for)."""
     import specsim
     from db.canonical import run_key
-    from specsim.cli.run_cache import code_version
+    from specsim.code_version import code_version
     from specsim.traces.write import fingerprint
 
     started = datetime.now(UTC)

@@ -132,7 +132,7 @@ def _said(run: Run) -> str:
 def _stored(db: str | None, ready: Any, result: dict[str, Any]) -> str:
     import specsim
     from db.store import Store
-    from specsim.cli.run_cache import code_version
+    from specsim.code_version import code_version
 
     profile = ready.world.on.profile
     with Store.open(db) as store:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from specsim.cli.plan import INTERRUPTED
+from specsim.cli.answer import refuse_db_without_store, stoppable
+from specsim.cli.executor_options import WHERE, executor_from, executor_options
 from specsim.cli.said import command_line
 from specsim.cli.scenario_options import deployment_options, slo_options, speculation_options
 from specsim.cli.trace import trace_options
 
 if TYPE_CHECKING:
+    from specsim.executors import Executor
     from specsim.planner.whatif import WhatIfJob
 
 __all__ = ["whatif"]
 
-_NOT_THE_QUESTION = ("db", "no_store", "full", "as_json", "jobs")
+_NOT_THE_QUESTION = ("db", "no_store", "full", "as_json", *WHERE)
 _OTHERWISE = ("gpu", "tp", "replicas", "prefill_replicas", "decode_replicas", "kv_link_gb_per_s", "kv_link_latency",
               "weight_dtype", "profile")  # fmt: skip
 """Flags of a deployment that are lists here, or that make no sense with several GPUs."""
@@ -50,7 +51,7 @@ _OTHERWISE = ("gpu", "tp", "replicas", "prefill_replicas", "decode_replicas", "k
 @click.option("--replications", type=int, metavar="N", help="Paired replications; default 3.")
 @click.option("--max-requests", type=int, metavar="N", help="Most requests of the window; default 20000.")
 @click.option("--seed", type=int, metavar="N", help="Seed of luck and of drawn arrivals; default 0.")
-@click.option("--jobs", type=int, metavar="N", help="Processes; default: one per core. Never changes a result.")
+@executor_options
 @click.option("--db", metavar="PATH_OR_URL", help="Results database; default SPECSIM_DB or specsim.db here.")
 @click.option("--no-store", is_flag=True, help="Neither read nor write the results database.")
 @click.option("--full", is_flag=True, help="Show every option, not only the best of each kind of replica.")
@@ -65,19 +66,15 @@ def whatif(db: str | None, no_store: bool, full: bool, as_json: bool, **values: 
         specsim whatif --trace prod.jsonl --gpu l40s,h100-sxm,h200-sxm --tp 1,2 --tpot 30
         specsim whatif --trace prod.jsonl --gpu h100-sxm --dtype bf16,fp8 --price h100-sxm=2.2
     """
-    from specsim.errors import ScenarioError
-
-    if no_store and db is not None:
-        raise ScenarioError("--db and --no-store exclude each other; give one of the two")
+    refuse_db_without_store(db, no_store)
     said = command_line(click.get_current_context(), without=_NOT_THE_QUESTION)
-    try:
+    with stoppable():
         from specsim.cli.whatif_input import read_job
 
+        where = values.pop("executor"), values.pop("address")
         job = read_job(values)
-        result = _without_store(job, said) if no_store else _with_store(job, db, said)
-    except KeyboardInterrupt:
-        click.echo("\nStopped before anything was simulated; nothing was stored.", err=True)
-        raise SystemExit(INTERRUPTED) from None
+        executor = executor_from(*where, job.settings.jobs)
+        result = _simulate(job, db, said, executor, store_it=not no_store)
     if as_json:
         click.echo(json.dumps(result, indent=2, allow_nan=False))
     else:
@@ -86,103 +83,25 @@ def whatif(db: str | None, no_store: bool, full: bool, as_json: bool, **values: 
         click.echo(whatif_text(result, full=full, color=sys.stdout.isatty()), nl=False)
 
 
-def _without_store(job: WhatIfJob, said: str) -> dict[str, Any]:
-    from specsim.planner.whatif_answer import run_whatif
-
-    try:
-        with _Progress(job) as settled:
-            return {"plan_id": None, "database": None, "command": said, **run_whatif(job, settled=settled)}
-    except KeyboardInterrupt:
-        click.echo("\nStopped; with --no-store nothing is kept.", err=True)
-        raise SystemExit(INTERRUPTED) from None
-
-
-def _with_store(job: WhatIfJob, db: str | None, said: str) -> dict[str, Any]:
+def _simulate(job: WhatIfJob, db: str | None, said: str, executor: Executor, *, store_it: bool) -> dict[str, Any]:
     """Run or reuse every point, and store the result with links to all of them."""
-    import specsim
-    from db.store import Store, plan_id_of
+    from specsim.cli.answer import Asked, Counter, answer
+    from specsim.cli.progress import ProgressBar
     from specsim.cli.run_cache import StoredFleets
     from specsim.planner.whatif_answer import SCHEMA_VERSION, run_whatif
 
-    with Store.open(db) as store:
-        fleets = StoredFleets(store, job.questions, job.trace, job.settings)
-        inputs = {"kind": "whatif", **job.inputs(), "code_version": fleets.code_version}
+    # options beyond those that are announced are the further looks at the best ones
+    bar = ProgressBar(job.num_options, doing="searching", things="options", said=executor.said, timed=False)
 
-        def save(result: dict[str, Any], status: str) -> None:
-            store.save_plan(
-                inputs,
-                result,
-                status=status,
-                schema_version=SCHEMA_VERSION,
-                code_version=fleets.code_version,
-                specsim_version=specsim.__version__,
-                trace_sha256=fleets.trace_sha256,
-                profile_sha256=fleets.profile_sha256,
-                scenario_sha256=fleets.scenario_sha256,
-                run_keys=fleets.keys,
-                kind="whatif",
-            )
+    def run(fleets: StoredFleets | None, counter: Counter) -> dict[str, Any]:
+        stored = {} if fleets is None else {"cache_of": fleets.cache_of, "run_id": fleets.run_id}
+        return run_whatif(job, **stored, settled=bar.advance, simulated=counter.add, executor=executor)  # type: ignore[arg-type]
 
-        finished = 0
-
-        def simulated() -> None:
-            nonlocal finished
-            finished += 1
-
-        try:
-            with _Progress(job) as settled:
-                result = run_whatif(
-                    job, cache_of=fleets.cache_of, run_id=fleets.run_id, settled=settled, simulated=simulated
-                )
-        except KeyboardInterrupt:
-            save({"schema_version": SCHEMA_VERSION, "points_done": finished, "points": None}, "partial")
-            click.echo(
-                f"\nStopped: {finished} points are kept in {store.name} as {plan_id_of(inputs)}; the same command "
-                f"goes on from there.",
-                err=True,
-            )
-            raise SystemExit(INTERRUPTED) from None
-        result = {"plan_id": plan_id_of(inputs), "database": store.name, "command": said, **result}
-        save(result, "complete")
-    return result
-
-
-class _Progress:
-    """A progress bar over options on stderr when it is a terminal, else one line at the start."""
-
-    def __init__(self, job: WhatIfJob) -> None:
-        self._options = job.num_options
-        self._processes = job.settings.jobs or len(os.sched_getaffinity(0))
-        self._bar: Any = None
-
-    def __enter__(self) -> Any:
-        if not sys.stderr.isatty():
-            on = "1 process" if self._processes == 1 else f"{self._processes:,} processes"
-            click.echo(f"searching {self._options:,} options on {on}", err=True)
-            return lambda: None
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self._bar = Progress(
-            TextColumn("searching"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("options"),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self._bar.start()
-        self._done, self._task = 0, self._bar.add_task("", total=self._options)
-        return self._settled
-
-    def _settled(self) -> None:
-        """Options beyond those that were announced are the further looks at the best ones."""
-        self._done += 1
-        if self._done > self._options:
-            self._bar.update(self._task, total=self._done)
-        self._bar.advance(self._task, 1)
-
-    def __exit__(self, *exc: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+    return answer(
+        Asked("whatif", {"kind": "whatif", **job.inputs()}, SCHEMA_VERSION, said),
+        db,
+        bar,
+        store_it=store_it,
+        keep=lambda store: StoredFleets(store, job.questions, job.trace, job.settings),
+        run=run,
+    )

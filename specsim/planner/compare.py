@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specsim.metrics import POOL_METRICS
-from specsim.planner.executor import Key
+from specsim.planner.point_runner import Key
 from specsim.stats import Estimate, estimate, paired_ratio
 
 __all__ = ["BUSY_METRICS", "SHOWN_METRICS", "LoadTable", "capacity_within_slo", "comparison_rows", "load_crossing"]

@@ -1,21 +1,20 @@
-"""Runs many searches for fleets at once: their points on local processes, each asked of the store first.
+"""Runs many searches for fleets at once: their points on an executor, each asked of the store first.
 
-A search goes on when all points that it asked for are there; what it finds does not depend on the number of processes.
-Stopping keeps what is finished.
+What a search finds does not depend on the executor. Stopping keeps what is finished.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from specsim.planner.executor import RunCache
+from specsim.executors import Done, Executor, LocalProcesses
 from specsim.planner.least_fleet import FleetPoint, Metrics, Searching
+from specsim.planner.point_runner import RunCache
 from specsim.planner.points import Batch, Stretch, Worker
-from specsim.planner.processes import TaskPool
 from specsim.planner.question import PlanSettings, Question
+from specsim.planner.searches import run_at_once
 from specsim.traces.model import Trace
 
 __all__ = ["CacheOf", "batch_of", "run_searches"]
@@ -55,15 +54,6 @@ def _start(questions: Sequence[Question], trace: Trace, settings: PlanSettings) 
     return _FleetWorker(questions, trace, settings).run
 
 
-@dataclass
-class _Running:
-    """A search that waits for points."""
-
-    search: Searching
-    asked: list[FleetPoint] = field(default_factory=list)
-    there: dict[FleetPoint, Metrics] = field(default_factory=dict)
-
-
 def run_searches(
     searches: Sequence[Searching],
     questions: Sequence[Question],
@@ -72,18 +62,15 @@ def run_searches(
     *,
     cache_of: CacheOf | None = None,
     simulated: Callable[[], None] = lambda: None,
+    executor: Executor | None = None,
 ) -> list[Any]:
     """What each search returns, in their order. All questions must have the same acceptance, hence the same luck.
 
     `simulated` is told of every point that was finished, reused ones included.
 
     Raises:
-        SpecsimError: when a worker process was killed.
+        SpecsimError: when the workers of a point were killed again and again.
     """
-    results: dict[int, Any] = {}
-    running = [_Running(search) for search in searches]
-    waiting: dict[FleetPoint, list[int]] = {}
-    queue: deque[FleetPoint] = deque()
 
     def known(point: FleetPoint) -> Metrics | None:
         if cache_of is None:
@@ -91,40 +78,12 @@ def run_searches(
         found = cache_of(point.group, point.replicas).find(batch_of(point, trace, settings))
         return None if found is None else found[0]
 
-    def go_on(index: int, answer: list[Metrics] | None) -> None:
-        """Advance a search until it waits for a point that is not stored, or ends."""
-        it = running[index]
-        while True:
-            try:
-                it.asked = next(it.search) if answer is None else it.search.send(answer)
-            except StopIteration as end:
-                results[index] = end.value
-                return
-            it.there = {}
-            for point in it.asked:
-                metrics = known(point)
-                if metrics is not None:
-                    it.there[point] = metrics
-                    simulated()
-                    continue
-                if point not in waiting:
-                    queue.append(point)
-                waiting.setdefault(point, []).append(index)
-            if len(it.there) < len(it.asked):
-                return
-            answer = [it.there[point] for point in it.asked]
+    def finished(done: Done[FleetPoint, Metrics]) -> Metrics:
+        metrics, point = done.result(), done.job
+        if cache_of is not None:
+            cache_of(point.group, point.replicas).save(batch_of(point, trace, settings), [metrics])
+        return metrics
 
-    with TaskPool[FleetPoint, Metrics](_start, (questions, trace, settings), processes=settings.jobs) as pool:
-        for index in range(len(running)):
-            go_on(index, None)
-        while queue:
-            for point, metrics in pool.run(queue):
-                if cache_of is not None:
-                    cache_of(point.group, point.replicas).save(batch_of(point, trace, settings), [metrics])
-                simulated()
-                for index in waiting.pop(point):
-                    it = running[index]
-                    it.there[point] = metrics
-                    if len(it.there) == len(it.asked):
-                        go_on(index, [it.there[p] for p in it.asked])
-    return [results[index] for index in range(len(running))]
+    crew = (executor or LocalProcesses(settings.jobs)).crew(_start, (questions, trace, settings))
+    with crew:
+        return run_at_once(searches, crew, known=known, finished=finished, simulated=simulated)

@@ -21,7 +21,7 @@ from specsim.acceptance.base import request_offsets
 from specsim.acceptance.round_statistics import RoundStatistics, round_statistics
 from specsim.closed_forms import alpha_from_length, conditionals_from_lengths
 from specsim.errors import ProfileError
-from specsim.planner.processes import run_jobs
+from specsim.executors import run_jobs
 
 __all__ = ["HALVES", "MEASURES", "MODELS", "HeldOut", "Measure", "held_out"]
 

@@ -6,13 +6,14 @@ Order of work: paired simulations over load, further points that narrow brackets
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from specsim.config import Deployment, PolicySpec
+from specsim.executors import Executor
 from specsim.planner import surface
 from specsim.planner.compare import (
     AS_GOOD_AS,
@@ -25,10 +26,10 @@ from specsim.planner.compare import (
     decision_load,
     load_crossing,
 )
-from specsim.planner.executor import Key, PointRunner, RunCache
 from specsim.planner.flags import engine_config
 from specsim.planner.job import SENSITIVITY, PlanJob, prepare
 from specsim.planner.parts import cost_part, crossing_part, deployment_part, profile_part, settings_part, trace_part
+from specsim.planner.point_runner import Key, PointRunner, Progress, RunCache
 from specsim.planner.search import narrow, search_rows
 from specsim.planner.verdict import recommendation, settle
 from specsim.policies import kind_of
@@ -75,10 +76,11 @@ def run_plan(
     trace: Trace,
     *,
     cache: RunCache | None = None,
-    progress: Callable[[int], None] = lambda points: None,
+    progress: Progress = lambda points, reused: None,
+    executor: Executor | None = None,
 ) -> dict[str, Any]:
     """Simulate every point (or take it from `cache`) and answer; the dict that `--json` prints, without `plan_id`."""
-    with PointRunner(job.question, job.trace, job.settings, cache=cache) as runner:
+    with PointRunner(job.question, job.trace, job.settings, cache=cache, executor=executor) as runner:
         points = runner.run(job.batches(), progress=progress)
         points |= narrow(job, points, runner)
     return answer(job, trace, points)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from specsim.acceptance import AcceptanceModel, PerPosition
 from specsim.errors import InputError, ScenarioError
+from specsim.executors import run_jobs
 from specsim.planner.concurrency import CrossoverSettings, PairedLoop, Point
 from specsim.planner.implied import Metric, gain, implied_acceptance
 from specsim.planner.null_model import (
@@ -26,7 +27,6 @@ from specsim.planner.null_model import (
     null_speedup_at_rate,
 )
 from specsim.planner.open_loop import PairedArrivals
-from specsim.planner.processes import run_jobs
 from specsim.planner.question import Question
 
 __all__ = ["Case", "Prediction", "Protocol", "Refused", "predict"]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from specsim.planner.compare import LoadTable, capacity_within_slo, interval, load_crossing
 
 if TYPE_CHECKING:
-    from specsim.planner.executor import Key, PointRunner
     from specsim.planner.job import PlanJob
+    from specsim.planner.point_runner import Key, PointRunner
 
 __all__ = ["ROUNDS", "narrow", "search_rows"]
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from specsim.config import PolicySpec, Slo
+from specsim.executors import Executor
 from specsim.latency import StepWork
 from specsim.planner import surface
 from specsim.planner.compare import SATURATED_BUSY, SATURATED_GROWTH
@@ -224,10 +225,13 @@ def search_options(
     cache_of: CacheOf | None = None,
     settled: Callable[[], None] = lambda: None,
     simulated: Callable[[], None] = lambda: None,
+    executor: Executor | None = None,
 ) -> list[Option]:
     """Every option, in the order of the groups and of `POLICIES`; `settled` is told of each that is finished."""
     searches = [_search_group(job, index, settled) for index in range(len(job.groups))]
-    found = run_searches(searches, job.questions, job.trace, job.settings, cache_of=cache_of, simulated=simulated)
+    found = run_searches(
+        searches, job.questions, job.trace, job.settings, cache_of=cache_of, simulated=simulated, executor=executor
+    )
     return [option for options in found for option in options]
 
 
@@ -238,10 +242,13 @@ def stress_options(
     cache_of: CacheOf | None = None,
     settled: Callable[[], None] = lambda: None,
     simulated: Callable[[], None] = lambda: None,
+    executor: Executor | None = None,
 ) -> list[Contender]:
     """How each of some options that hold fares with more traffic."""
     searches = [_contend(job, option, settled) for option in options]
-    return run_searches(searches, job.questions, job.trace, job.settings, cache_of=cache_of, simulated=simulated)
+    return run_searches(
+        searches, job.questions, job.trace, job.settings, cache_of=cache_of, simulated=simulated, executor=executor
+    )
 
 
 def _contend(job: WhatIfJob, option: Option, settled: Callable[[], None]) -> Searching:

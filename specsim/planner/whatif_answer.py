@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from specsim.executors import Executor
 from specsim.planner.compare import interval
 from specsim.planner.costs import FleetCost, fleet_cost
 from specsim.planner.fleet_runner import CacheOf
@@ -44,9 +45,10 @@ def run_whatif(
     run_id: RunIds = lambda point: None,
     settled: Callable[[], None] = lambda: None,
     simulated: Callable[[], None] = lambda: None,
+    executor: Executor | None = None,
 ) -> dict[str, Any]:
     """Search every option, look closer at those that a decision is about, and answer; without `plan_id`."""
-    hooks = {"cache_of": cache_of, "settled": settled, "simulated": simulated}
+    hooks = {"cache_of": cache_of, "settled": settled, "simulated": simulated, "executor": executor}
     options = search_options(job, **hooks)  # type: ignore[arg-type]
     rows = [_option_row(job, option, run_id) for option in options]
     order = Ranking(rows)

@@ -10,9 +10,10 @@ from builders import make_limits, make_profile, make_trace
 
 from db.store import Store
 from specsim.acceptance.vector import PerPosition
-from specsim.cli.run_cache import StoredRuns, code_version
+from specsim.cli.run_cache import StoredRuns
+from specsim.code_version import code_version
 from specsim.config import Deployment, PolicySpec, Slo, Speculation
-from specsim.planner.executor import Key, run_batches
+from specsim.planner.point_runner import Key, run_batches
 from specsim.planner.points import Batch, Stretch, Worker
 from specsim.planner.question import PlanSettings, Question, Side
 

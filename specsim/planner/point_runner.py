@@ -1,7 +1,6 @@
-"""Run batches of points on local processes, remember each in the store, and reuse what is there.
+"""Run batches of points on an executor, remember each in the store, and reuse what is there.
 
-Results do not depend on the number of processes or the order in which they finish. Stopping keeps what is finished;
-worker processes end with the process that started them, however it ends.
+Results do not depend on the executor or the order in which points finish. Stopping keeps what is finished.
 """
 
 from __future__ import annotations
@@ -11,15 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
+from specsim.executors import Executor, LocalProcesses
 from specsim.planner.points import Batch, Worker
-from specsim.planner.processes import TaskPool
 from specsim.planner.question import PlanSettings, Question
 from specsim.traces.model import Trace
 
-__all__ = ["Key", "PointRunner", "RunCache", "run_batches"]
+__all__ = ["Key", "PointRunner", "Progress", "RunCache", "run_batches"]
 
 Key = tuple[str, float, int, float]
 """(policy label, load per s, replication, acceptance change)."""
+Progress = Callable[[int, bool], None]
+"""Told how many points were finished, and whether they were reused; those take no time."""
 
 
 class RunCache(Protocol):
@@ -38,31 +39,41 @@ def _start(question: Question, trace: Trace, settings: PlanSettings) -> Callable
     return Worker(question, trace, settings).run
 
 
+def _nobody(points: int, reused: bool) -> None:
+    """Nobody wants to know."""
+
+
 class PointRunner:
-    """Runs batches on up to `settings.jobs` processes, which live until the context is left.
+    """Runs batches on an executor, up to `settings.jobs` local processes by default; it lives until the context is
+    left.
 
     `cache` is asked first and told of every batch that was simulated.
     """
 
     def __init__(
-        self, question: Question, trace: Trace, settings: PlanSettings, *, cache: RunCache | None = None
+        self,
+        question: Question,
+        trace: Trace,
+        settings: PlanSettings,
+        *,
+        cache: RunCache | None = None,
+        executor: Executor | None = None,
     ) -> None:
         self._cache = cache
-        self._pool = TaskPool(_start, (question, trace, settings), processes=settings.jobs)
+        self._crew = (executor or LocalProcesses(settings.jobs)).crew(_start, (question, trace, settings))
 
     def __enter__(self) -> PointRunner:
+        self._crew.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
-        self._pool.__exit__(kind, value, tb)
+        self._crew.__exit__(kind, value, tb)
 
-    def run(
-        self, batches: Sequence[Batch], *, progress: Callable[[int], None] = lambda points: None
-    ) -> dict[Key, dict[str, Any]]:
-        """Metrics of every point. `progress` is told how many points were finished, reused ones included.
+    def run(self, batches: Sequence[Batch], *, progress: Progress = _nobody) -> dict[Key, dict[str, Any]]:
+        """Metrics of every point.
 
         Raises:
-            SpecsimError: when a worker process was killed.
+            SpecsimError: when the workers of a batch were killed again and again.
         """
         results: dict[Key, dict[str, Any]] = {}
         todo: deque[Batch] = deque()
@@ -72,12 +83,13 @@ class PointRunner:
                 todo.append(batch)
             else:
                 _put(results, batch, known)
-                progress(len(batch.loads_per_s))
-        for batch, metrics in self._pool.run(todo):
+                progress(len(batch.loads_per_s), True)
+        for done in self._crew.run(todo):
+            batch, metrics = done.job, done.result()
             if self._cache is not None:
                 self._cache.save(batch, metrics)
             _put(results, batch, metrics)
-            progress(len(batch.loads_per_s))
+            progress(len(batch.loads_per_s), False)
         return results
 
 
@@ -88,7 +100,7 @@ def run_batches(
     settings: PlanSettings,
     *,
     cache: RunCache | None = None,
-    progress: Callable[[int], None] = lambda points: None,
+    progress: Progress = _nobody,
 ) -> dict[Key, dict[str, Any]]:
     """`PointRunner.run` once."""
     with PointRunner(question, trace, settings, cache=cache) as runner:

@@ -14,7 +14,7 @@ from builders import make_limits, make_trace
 from plan_tables import make_question
 
 from specsim.config import PolicySpec
-from specsim.planner.executor import PointRunner, run_batches
+from specsim.planner.point_runner import PointRunner, run_batches
 from specsim.planner.points import Batch, Stretch, Worker
 from specsim.planner.question import PlanSettings
 
@@ -59,11 +59,29 @@ def test_processes_change_nothing_and_are_gone_afterwards() -> None:
 
 def test_the_cache_is_asked_first_and_progress_counts_every_point() -> None:
     shelf, seen = Shelf(), []
-    run_batches(BATCHES[:4], QUESTION, TRACE, PlanSettings(jobs=1), cache=shelf, progress=seen.append)
-    assert (shelf.found, sum(seen)) == (0, 8)
+
+    def told(points: int, reused: bool) -> None:
+        seen.append((points, reused))
+
+    run_batches(
+        BATCHES[:4],
+        QUESTION,
+        TRACE,
+        PlanSettings(jobs=1),
+        cache=shelf,
+        progress=told,
+    )
+    assert (shelf.found, seen) == (0, [(2, False)] * 4)
     seen.clear()
-    points = run_batches(BATCHES, QUESTION, TRACE, PlanSettings(jobs=1), cache=shelf, progress=seen.append)
-    assert (shelf.found, sum(seen)) == (4, 12)
+    points = run_batches(
+        BATCHES,
+        QUESTION,
+        TRACE,
+        PlanSettings(jobs=1),
+        cache=shelf,
+        progress=told,
+    )
+    assert (shelf.found, seen) == (4, [(2, True)] * 4 + [(2, False)] * 2)
     assert points == run_batches(BATCHES, QUESTION, TRACE, PlanSettings(jobs=1))
 
 

@@ -1,0 +1,136 @@
+"""Jobs on the workers of an existing Ray cluster, whose machines must have the same specsim installed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+from specsim.code_version import arithmetic
+from specsim.errors import ScenarioError, SpecsimError
+from specsim.executors.base import TRIES, Answer, Job, Result, Setup, Task, WorkerCrew, WorkerDied
+
+__all__ = ["RayCluster"]
+
+
+class RayCluster:
+    """Up to `workers` actors of one CPU each, 0: one for every CPU of the cluster.
+
+    `address` is HOST:PORT; None: that of RAY_ADDRESS, else of a cluster on this machine.
+
+    Raises:
+        ScenarioError: Ray is not installed here.
+    """
+
+    def __init__(self, address: str | None = None, workers: int = 0) -> None:
+        try:
+            import ray  # noqa: F401
+        except ModuleNotFoundError:
+            raise ScenarioError(
+                "--executor ray needs Ray: run pip install '.[ray]' in the folder of specsim, or leave it out"
+            ) from None
+        self._address = address
+        self._workers = workers
+
+    @cached_property
+    def count(self) -> int:
+        """Workers that will run at once; connects.
+
+        Raises:
+            ScenarioError: there is no such cluster.
+        """
+        import ray
+
+        if not ray.is_initialized():
+            address = self._address or "auto"
+            try:
+                # signals stay ours: Ctrl-C ends in one line, and finished points are kept
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                raise ScenarioError(
+                    f"--address {address}: no Ray cluster answers there ({error}); start one with ray start --head, or "
+                    f"leave --executor out"
+                ) from None
+        return self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+    @property
+    def said(self) -> str:
+        return f"{self.count:,} Ray worker{'s' * (self.count != 1)}"
+
+    def crew(self, start: Callable[..., Callable[[Job], Result]], setup: tuple[Any, ...]) -> RayCrew[Job, Result]:
+        """See `specsim.executors.base.Executor.crew`."""
+        return RayCrew(self.count, (start, setup))
+
+
+class _Remote:
+    """What an actor is: the same task as in a local process, unless its machine would compute otherwise."""
+
+    def __init__(self, setup: Setup, expected: str) -> None:
+        self._task = Task(setup)
+        found = arithmetic()
+        if found != expected:
+            different = SpecsimError(
+                f"a machine of the Ray cluster has {found}, and this one {expected}: install the same there, or "
+                f"results would differ"
+            )
+            self._task = Task((_refuse, (different,)))
+
+    def call(self, job: Any) -> Answer:
+        return self._task(job)
+
+
+def _refuse(error: SpecsimError) -> Callable[[Any], Any]:
+    raise error
+
+
+class _Actor:
+    """One actor of a crew."""
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+    def begin(self, job: Any) -> Any:
+        return self.handle.call.remote(job)
+
+
+class RayCrew(WorkerCrew[Job, Result]):
+    """Actors of a cluster; see `RayCluster`."""
+
+    def __init__(self, count: int, setup: Setup) -> None:
+        import ray
+
+        super().__init__(count)
+        self._ray = ray
+        self._kind = ray.remote(num_cpus=1, max_restarts=0)(_Remote)
+        self._setup = ray.put(setup)
+        self._actors: list[_Actor] = []
+
+    def _new_worker(self) -> _Actor:
+        actor = _Actor(self._kind.remote(self._setup, arithmetic()))
+        self._actors.append(actor)
+        return actor
+
+    def _wait(self, tickets: Sequence[Any]) -> Sequence[Any]:
+        return self._ray.wait(list(tickets), num_returns=1)[0]
+
+    def _take(self, ticket: Any) -> Answer:
+        try:
+            return self._ray.get(ticket)
+        except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, ModuleNotFoundError):
+                raise SpecsimError(
+                    f"a machine of the Ray cluster lacks {error.cause.name}: install the same specsim there as here"
+                ) from None
+            raise
+        except self._ray.exceptions.RayError as error:
+            said = str(error)
+            if "ModuleNotFoundError" in said:
+                raise SpecsimError(
+                    "a machine of the Ray cluster cannot import specsim: install the same there as here"
+                ) from None
+            raise WorkerDied(f"its Ray worker died {TRIES} times: {said.splitlines()[0]}") from error
+
+    def _leave(self, *, finished: bool) -> None:
+        for actor in self._actors:
+            self._ray.kill(actor.handle)
