@@ -42,6 +42,8 @@ def compare(connection: sa.Connection, a: str, b: str, name: str) -> dict[str, A
     for item in (left, right):
         if item.get("kind") == "whatif":
             raise StoreError(f"{item['id']} is a what-if, whose runs are of many fleets; compare single runs of it")
+        if item.get("kind") == "sweep":
+            raise StoreError(f"{item['id']} is a sweep, which --against compares within; compare single runs of it")
     runs_a, runs_b = _runs(connection, left), _runs(connection, right)
     if left["type"] == right["type"] == "run":
         pairs: list[tuple[Run, Run]] = [(runs_a[0], runs_b[0])]

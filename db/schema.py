@@ -154,7 +154,11 @@ plan = sa.Table(
     sa.Column("created_utc", sa.String(27), nullable=False, comment="first stored"),
     sa.Column("updated_utc", sa.String(27), nullable=False, index=True, comment="last stored"),
     sa.Column(
-        "kind", sa.String(16), nullable=False, server_default="plan", comment="command that asked: plan or whatif"
+        "kind",
+        sa.String(16),
+        nullable=False,
+        server_default="plan",
+        comment="command that asked: plan, whatif or sweep",
     ),
     sa.CheckConstraint("status IN ('complete', 'partial')", name="status"),
 )

@@ -218,7 +218,7 @@ class Store:
 
         The same inputs again keep id and creation time and replace the result; only a partial result never
         replaces a complete one. The result keeps its order of keys and gets a `plan_id`, first, unless it has one.
-        `run_keys` must have been saved before. `kind` is the command whose result it is: plan or whatif.
+        `run_keys` must have been saved before. `kind` is the command whose result it is: plan, whatif or sweep.
         """
         digest = content_sha256(inputs, place="plan inputs")
         plan_id = plan_id_of(inputs)

@@ -28,7 +28,8 @@ from specsim.errors import ScenarioError, nearest
 from specsim.planner.question import PlanSettings
 from specsim.policies import KINDS
 
-__all__ = ["TABLES", "ScenarioFile", "dump_scenario", "library_names", "load_scenario", "parse_scenario"]
+__all__ = ["TABLES", "ScenarioFile", "dump_scenario", "library_names", "load_scenario", "parse_scenario",
+           "with_value"]  # fmt: skip
 
 TABLES: Mapping[str, type] = MappingProxyType(
     {
@@ -132,6 +133,26 @@ def parse_scenario(text: str, path: Path) -> ScenarioFile:
         raise ScenarioError(f"{place}: not valid TOML: {one_line(str(error))}") from None
     if not data:
         raise ScenarioError(f"{place}: says nothing; give at least one of the tables {_table_list()}")
+    return _scenario_of(data, path)
+
+
+def with_value(scenario: ScenarioFile, table: str, key: str, text: str) -> ScenarioFile:
+    """The scenario with one key changed to what `text` says as TOML, or to the text itself.
+
+    Raises:
+        ScenarioError: see `load_scenario`.
+    """
+    data = tomllib.loads(dump_scenario(scenario), parse_float=Decimal)
+    try:
+        value = tomllib.loads(f"x = {text}", parse_float=Decimal)["x"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    data.setdefault(table, {})[key] = value
+    return _scenario_of(data, scenario.path)
+
+
+def _scenario_of(data: Mapping[str, Any], path: Path) -> ScenarioFile:
+    place = one_line(str(path))
     for name, value in data.items():
         if name not in TABLES:
             raise ScenarioError(f"{place}: {_unknown_table(name, value)}")

@@ -20,6 +20,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "crossover": ("specsim.cli.crossover:crossover", "The quick look without a trace: speedup by concurrency."),
     "whatif": ("specsim.cli.whatif:whatif", "Which GPUs, how many, at what price, for the busiest time?"),
     "simulate": ("specsim.cli.simulate:simulate", "Simulate a scenario once and print its metrics."),
+    "sweep": ("specsim.cli.sweep:sweep", "Simulate a scenario at every point of a grid, with paired seeds."),
     "calibrate": ("specsim.cli.calibrate:calibrate", "Measure on this machine, and fit what was measured."),
     "profile": ("specsim.cli.profile:profile", "Latency profiles: list, show, compare, export, import."),
     "trace": ("specsim.cli.trace:trace", "Look at a request log, convert it, or make a synthetic one."),

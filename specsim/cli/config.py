@@ -86,9 +86,8 @@ def _config(id: str, engine: str | None, version: str | None, policy: str | None
     if item["type"] == "run":
         raise ScenarioError(f"{item['id']} is a run; flags are of plans, see specsim runs list")
     if item["kind"] != "plan":
-        raise ScenarioError(
-            f"{item['id']} is a what-if over several GPUs; plan for the one that you choose, then ask for its flags"
-        )
+        what = "a what-if over several GPUs" if item["kind"] == "whatif" else "a sweep over several deployments"
+        raise ScenarioError(f"{item['id']} is {what}; plan for the one that you choose, then ask for its flags")
     complete_plan(item)
     question = stored_question(item["inputs"], item["result"])
     known = stored_policies(item["inputs"], item["id"])

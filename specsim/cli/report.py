@@ -50,6 +50,10 @@ def report(
         return
     if item["kind"] == "whatif" and form not in ("text", "json"):
         raise ScenarioError(f"{item['id']} is a what-if, of which there is text and --json; leave --{form} out")
+    if item["kind"] == "sweep" and form not in ("text", "json"):
+        raise ScenarioError(
+            f"{item['id']} is a sweep, of which there is text and --json; for a table run it again with --csv FILE"
+        )
     result: dict[str, Any] = {**item["result"], "plan_id": item["id"], "database": name}
     if form != "json":
         complete_plan(item)
@@ -150,6 +154,10 @@ def _text(form: str, item: Mapping[str, Any], result: Mapping[str, Any], *, full
         from specsim.report.whatif import whatif_text
 
         return whatif_text(result, full=full, color=color)
+    if form == "text" and item["kind"] == "sweep":
+        from specsim.report.sweep import sweep_text
+
+        return sweep_text(result, color=color)
     if form == "text":
         from specsim.report.plan import plan_text
 

@@ -56,9 +56,9 @@ def _beginning(text: str | None, width: int) -> str:
 
 
 def _profile_of(plan: Mapping[str, Any]) -> str:
-    """The profile of a plan; a what-if has many."""
-    name = _beginning(plan["profile_name"], _PROFILE_WIDTH)
-    return "what-if over several" if plan["kind"] == "whatif" else name
+    """The profile of a plan; what-ifs and sweeps have many."""
+    several = {"whatif": "what-if over several", "sweep": "sweep over a grid"}
+    return several.get(plan["kind"]) or _beginning(plan["profile_name"], _PROFILE_WIDTH)
 
 
 def _number(value: float | None) -> str:

@@ -21,6 +21,7 @@ __all__ = [
     "deployment_from",
     "deployment_options",
     "described",
+    "flag_of",
     "parse_named_numbers",
     "parse_numbers",
     "parse_whole_numbers",
@@ -130,6 +131,13 @@ _SLO: tuple[tuple[str, str, Any], ...] = (
     ("slo_share", "share", click.option(
         "--slo-share", type=float, metavar="SHARE", help="Share of requests that must meet them; default 0.95.")),
 )  # fmt: skip
+
+
+def flag_of(table: str, key: str) -> str | None:
+    """The click argument that sets a key of a scenario file; None: no flag does."""
+    rows = {"deployment": _DEPLOYMENT, "speculation": _SPECULATION, "slo": _SLO}.get(table, ())
+    field = f"{key[:-3]}_s" if table == "slo" and key.endswith("_ms") else key
+    return next((name for name, own, _ in rows if own == field), None)
 
 
 def _decorate(command: _Command, table: tuple[tuple[str, str, Any], ...]) -> _Command:

@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from specsim.cli.looked_at import TIMELINE_MB, LookedAt
-from specsim.cli.profile_input import profile_fills_in
-from specsim.cli.scenario_input import in_scenario, overruled_workload, read_workload
-from specsim.cli.scenario_options import (
-    deployment_from,
-    deployment_options,
-    described,
-    slo_from,
-    slo_options,
-    speculation_from,
-    speculation_options,
-)
+from specsim.cli.scenario_input import in_scenario, read_workload
+from specsim.cli.scenario_options import deployment_options, described, slo_options, speculation_options
+from specsim.cli.single_input import chosen_policy, grown, overruled
 from specsim.cli.trace import trace_options
 
 if TYPE_CHECKING:
     from scenarios.loader import ScenarioFile
-    from specsim.config import PolicySpec
     from specsim.planner.single import SingleRun
 
 __all__ = ["simulate"]
 
-_BIG_FILE_BYTES = 20 << 20
 _OF_SPECULATION = {
     "method": "--method", "draft": "--draft", "task": "--task", "acceptance": "--acceptance",
     "acceptance_length": "--acceptance-length", "acceptance_length_k": "--acceptance-length-k",
@@ -105,7 +94,7 @@ def simulate(
     _refuse_idle_flags(values, looked_at, policy=policy, db=db, store=store)
     flags = described(values)
     values_given = {name for name, value in values.items() if value not in (None, ())}
-    item = _overruled(load_scenario(scenario), values, seed)
+    item = overruled(load_scenario(scenario), values, seed, command="simulate")
     _refuse_idle_speculation(item, values_given, policy)
     run = _prepare(item, flags, policy, plain)
     if store:
@@ -160,7 +149,7 @@ def _refuse_idle_speculation(item: ScenarioFile, given: set[str], policy: str | 
         )
     if policy is None and len(item.policies) != 1:
         return
-    chosen, _ = _policy(item, policy)
+    chosen, _ = chosen_policy(item, policy, command="simulate")
     if chosen.num_spec_tokens:
         return
     # with k = 0 a drafter is loaded, and nothing of it is accepted or refused
@@ -170,39 +159,16 @@ def _refuse_idle_speculation(item: ScenarioFile, given: set[str], policy: str | 
         raise ScenarioError(f"{idle[name]} does nothing {why}; leave it out")
 
 
-def _overruled(item: ScenarioFile, values: dict[str, Any], seed: int | None) -> ScenarioFile:
-    """The scenario with every flag that was given laid over it."""
-    profile_fills_in(values)
-    changes: dict[str, Any] = {}
-    if seed is not None:
-        changes["seed"] = seed
-    warmup = values.pop("warmup_share")
-    if warmup is not None:
-        changes["warmup_share"] = warmup
-    if values.get("trace") not in (None, "-"):
-        values["trace"] = os.path.abspath(os.path.expanduser(values["trace"]))
-    return replace(
-        item,
-        deployment=deployment_from(values, item.deployment),
-        speculation=speculation_from(values, item.speculation),
-        slo=slo_from(values, item.slo),
-        plan=replace(item.plan, **changes),
-        workload=overruled_workload(item.workload, values, place=str(item.path), command="simulate"),
-    )
-
-
 def _prepare(item: ScenarioFile, flags: bool, policy: str | None, plain: bool) -> SingleRun:
     from scenarios.resolve import by_task, resolve
     from specsim.planner.single import SingleRun
 
     assert item.workload is not None
-    chosen, assumed = _policy(item, policy)
-    speculation = item.speculation
-    if chosen.num_spec_tokens and speculation.has_tree and not speculation.tree_levels:
-        # a tree is grown for the depth that is run
-        speculation = replace(speculation, num_spec_tokens=(chosen.num_spec_tokens,))
+    chosen, assumed = chosen_policy(item, policy, command="simulate")
     with in_scenario(item.path.name, flags=flags):
-        question = resolve(item.deployment, speculation, item.slo, assumed=assumed, folder=item.folder)
+        question = resolve(
+            item.deployment, grown(item.speculation, chosen), item.slo, assumed=assumed, folder=item.folder
+        )
     trace = read_workload(item.workload, folder=item.folder, seed=item.plan.seed)
     with in_scenario(item.path.name, flags=flags):
         question = by_task(question, trace, folder=item.folder)
@@ -217,80 +183,22 @@ def _prepare(item: ScenarioFile, flags: bool, policy: str | None, plain: bool) -
     )
 
 
-def _policy(item: ScenarioFile, text: str | None) -> tuple[PolicySpec, tuple[str, ...]]:
-    """The policy of the flag, of the file, or static at the k nearest to 3."""
-    from specsim.config import PolicySpec
-    from specsim.policies import parse_policy
-
-    if text is not None:
-        return parse_policy(text), ()
-    if len(item.policies) > 1:
-        from specsim.errors import ScenarioError
-
-        labels = ", ".join(policy.label for policy in item.policies)
-        raise ScenarioError(
-            f"{item.path}: has several policies ({labels}), and simulate runs one: name it with --policy"
-        )
-    if item.policies:
-        return item.policies[0], ()
-    k = min(item.speculation.num_spec_tokens, key=lambda k: (abs(k - 3), k))
-    return PolicySpec("static", k), (f"No policy is given: static k={k} is assumed.",)
-
-
 def _stored(
     store: Any, run: SingleRun, item: ScenarioFile, looked_at: LookedAt
 ) -> tuple[str, bool, dict[str, Any], dict[str, Any]]:
     """(run id, whether a stored run was reused, metrics, what else was asked for)."""
-    import specsim
-    from db.canonical import run_key
+    from specsim.cli.single_store import save_profile, save_single, save_trace, single_key
     from specsim.code_version import code_version
     from specsim.traces.write import fingerprint
 
     started = datetime.now(UTC)
-    trace, profile, code = run.trace, run.side.profile, code_version()
-    trace_sha256 = fingerprint(trace)
-    point = run.identity()
-    key = run_key(
-        trace_sha256=trace_sha256,
-        trace_slice=None,
-        profile_sha256=profile.sha256,
-        limits=[point["limits"], point["replicas"], point["router"], point["disaggregation"]],
-        policy=asdict(run.policy),
-        acceptance=point["acceptance"],
-        load=point["concurrency"],
-        seed=run.seed,
-        code_version=code,
-        extra=[point["slo"], point["warmup_share"], point["plain"], "simulate"],
-    )
+    code, trace_sha256 = code_version(), fingerprint(run.trace)
+    key = single_key(run, trace_sha256, code)
     known = store.find_run(key)
     if known is not None:
         return known["id"], True, known["metrics"], looked_at.simulate(run)[1] if looked_at else {}
     metrics, more = looked_at.simulate(run)
-    meta = trace.meta
-    store.save_trace(
-        trace_sha256,
-        source=meta.source,
-        format=meta.format,
-        rows=len(trace),
-        span_s=trace.span_s,
-        stats={"file_sha256": meta.sha256, "time_unit": meta.time_unit, "rows_read": meta.rows_read,
-               "dropped": dict(meta.dropped), "notes": meta.notes, "warnings": meta.warnings},
-    )  # fmt: skip
-    store.save_profile(profile.sha256, name=profile.name, kind=profile.kind, body=profile.to_dict())
-    scenario = {**asdict(item), "path": item.path.name}
-    run_id = store.save_run(
-        key,
-        metrics=metrics,
-        policy=asdict(run.policy),
-        policy_label=run.policy.label,
-        load_per_s=None if run.concurrency is not None or not trace.rate_per_s else trace.rate_per_s,
-        seed=run.seed,
-        trace_sha256=trace_sha256,
-        profile_sha256=profile.sha256,
-        scenario_sha256=store.save_scenario(scenario),
-        point=point,
-        code_version=code,
-        specsim_version=specsim.__version__,
-        started_utc=started,
-    )
+    save_trace(store, run.trace, trace_sha256)
+    save_profile(store, run)
+    run_id = save_single(store, key, run, metrics, item, trace_sha256=trace_sha256, code=code, started=started)
     return run_id, False, metrics, more

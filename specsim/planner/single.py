@@ -46,6 +46,8 @@ class SingleRun:
     warmup_share: float = 0.1
     concurrency: int | None = None
     """Requests kept in flight; None: arrival times of the trace."""
+    rate_scale: float = 1.0
+    """How many times as fast as in the trace requests arrive."""
     plain: bool = False
     """Whether the slow scheduler runs instead of the fast one."""
 
@@ -54,6 +56,8 @@ class SingleRun:
         self.question.check_policy(self.policy)
         if self.concurrency is not None and not 1 <= self.concurrency <= 65536:
             raise ScenarioError(f"concurrency must be a whole number in 1..65536, got {self.concurrency}")
+        if not 1e-6 <= self.rate_scale <= 1e6:
+            raise ScenarioError(f"arrivals must be 1e-6 to 1e6 times as fast as in the trace, got {self.rate_scale!r}")
         if not len(self.trace):
             raise ScenarioError(f"{self.trace.meta.source}: no request is left to simulate; widen the slice")
 
@@ -67,16 +71,16 @@ class SingleRun:
         """The same requests with speculation off."""
         return replace(self, policy=PolicySpec("off"))
 
-    def simulate(self, observers: Sequence[Observer] = ()) -> RunResult:
-        """Run it, with `observers` looking on.
+    def simulate(self, observers: Sequence[Observer] = (), *, workload: Workload | None = None) -> RunResult:
+        """Run it, with `observers` looking on; `workload` is the trace with its luck, where that is dealt already.
 
         Raises:
             TraceError: when every request was refused, since such a run says nothing.
         """
         deployment, side = self.question.deployment, self.side
-        arrivals = self.trace.arrival_s - self.trace.arrival_s[0]
+        arrivals = (self.trace.arrival_s - self.trace.arrival_s[0]) / self.rate_scale
         result = simulate(
-            Workload(self.trace, self.question.acceptance, seed=self.seed),
+            workload or Workload(self.trace, self.question.acceptance, seed=self.seed),
             side.cost,
             limits=side.limits,
             policy=self.policy,
@@ -114,6 +118,7 @@ class SingleRun:
             "slo": asdict(self.question.slo),
             "warmup_share": self.warmup_share,
             "concurrency": self.concurrency,
+            "rate_scale": self.rate_scale,
             "plain": self.plain,
             # Without speculation no draft is ever drawn, so runs are shared by all acceptance models.
             "acceptance": acceptance_fingerprint(self.question.acceptance) if drafts else "",
@@ -129,7 +134,9 @@ class SingleRun:
             "seed": self.seed,
             "load": {
                 "requests": len(trace),
-                "rate_per_s": trace.rate_per_s if self.concurrency is None and trace.rate_per_s else None,
+                "rate_per_s": trace.rate_per_s * self.rate_scale
+                if self.concurrency is None and trace.rate_per_s
+                else None,
                 "concurrency": self.concurrency,
                 "warmup_share": self.warmup_share,
             },

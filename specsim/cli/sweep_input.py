@@ -1,0 +1,268 @@
+"""What `specsim sweep` is asked: a scenario, flags over it and a grid, resolved to cells, questions and traces."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from specsim.cli.scenario_input import in_scenario, read_workload
+from specsim.cli.scenario_options import described
+from specsim.cli.single_input import chosen_policy, grown, overruled
+from specsim.cli.sweep_axes import Axis
+
+if TYPE_CHECKING:
+    from scenarios.loader import ScenarioFile
+    from scenarios.workload import WorkloadSpec
+    from specsim.config import PolicySpec
+    from specsim.planner.question import Question
+    from specsim.planner.sweep import Cell, SweepJob
+    from specsim.traces.model import Trace
+
+__all__ = ["MOST_POINTS", "Sweep", "read_sweep"]
+
+MOST_POINTS = 20_000
+"""The answer has every metric of every point."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep, and what is to be said of it."""
+
+    job: SweepJob
+    items: tuple[ScenarioFile | None, ...]
+    """The scenario of every cell, for the store; None where it is refused."""
+    axes: tuple[Axis, ...]
+    against: Mapping[str, str]
+    notes: tuple[str, ...]
+
+    def says(self) -> dict[str, Any]:
+        """The part of the answer that repeats what was asked, and where its numbers are from."""
+        questions = self.job.questions
+        profiles = {q.on.profile.sha256: q.on.profile for q in questions}
+        return {
+            "axes": [{"name": axis.name, "values": list(axis.values)} for axis in self.axes],
+            "against": dict(self.against) or None,
+            "seeds": list(self.job.seeds),
+            "profiles": [
+                {"name": p.name, "kind": p.kind, "sha256": p.sha256, "relative_error": p.relative_error}
+                for p in profiles.values()
+            ],
+            "acceptance": list(dict.fromkeys(q.acceptance_source for q in questions)),
+            "traces": [
+                {"source": trace.meta.source, "requests": len(trace), "rate_per_s": trace.rate_per_s or None}
+                for trace in self.job.traces
+            ],
+            "notes": list(self.notes),
+            "warnings": list(dict.fromkeys(w for trace in self.job.traces for w in trace.meta.warnings)),
+        }
+
+    def inputs(self) -> dict[str, Any]:
+        """What decides the id: same inputs, same answer."""
+        from specsim.traces.write import fingerprint
+
+        cells = [
+            [cell.values, cell.refused, cell.base, [asdict(point) for point in cell.points]] for cell in self.job.cells
+        ]
+        return {
+            "axes": [[axis.name, list(axis.values)] for axis in self.axes],
+            "against": dict(self.against),
+            "seeds": list(self.job.seeds),
+            "questions": [question.identity() for question in self.job.questions],
+            "traces": [fingerprint(trace) for trace in self.job.traces],
+            # in full they are as many as the points
+            "cells_sha256": hashlib.sha256(json.dumps(cells, sort_keys=True).encode()).hexdigest(),
+        }
+
+
+@dataclass
+class _Reader:
+    """Cells one by one; questions and traces that are the same are shared."""
+
+    base: ScenarioFile
+    values: Mapping[str, Any]
+    """Flags as they were typed, None or empty where not given."""
+    seeds: tuple[int, ...]
+    questions: list[Question] = field(default_factory=list)
+    traces: list[Trace] = field(default_factory=list)
+    rates_per_s: list[float] = field(default_factory=list)
+    """What load 1 is, by trace."""
+    notes: dict[str, None] = field(default_factory=dict)
+    _question_at: dict[str, int] = field(default_factory=dict)
+    _traces_at: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    _acceptance: dict[str, Any] = field(default_factory=dict)
+
+    def cell(self, axes: Sequence[Axis], texts: Sequence[str]) -> tuple[Cell, ScenarioFile | None]:
+        """One combination of values.
+
+        Raises:
+            InputError: a value that no scenario could have. A combination that cannot be is a refused cell instead.
+        """
+        from specsim.errors import CapacityError, InputError, ScenarioError
+        from specsim.planner.sweep import Cell, SweepPoint
+
+        shown = tuple((axis.name, text) for axis, text in zip(axes, texts, strict=True))
+        place = " ".join(f"{name}={text}" for name, text in shown)
+        try:
+            item, policy, load, rate = self._laid_over(axes, texts)
+        except InputError as error:
+            raise type(error)(f"at {place}: {error}" if place else str(error)) from error
+        workload = item.workload
+        assert workload is not None
+        if workload.concurrency is not None and (load is not None or rate is not None):
+            raise ScenarioError(
+                f"at {place}: load and rate change arrival times, and {item.path.name} keeps {workload.concurrency} "
+                f"requests in flight; sweep concurrency, or give --arrivals poisson:RATE"
+            )
+        with in_scenario(item.path.name, flags=described(dict(self.values))):
+            traces = self._traces(item, workload)
+        try:
+            question = self._question(item, policy, traces)
+            self.questions[question].check_policy(policy)
+        except (CapacityError, ScenarioError) as error:
+            return Cell(shown, refused=str(error)), None
+        points = []
+        for seed, trace in zip(self.seeds, traces, strict=True):
+            scale = 1.0 if load is None else load
+            if rate is not None:
+                scale = rate / self._rate(item, trace)
+            points.append(
+                SweepPoint(
+                    question=question,
+                    trace=trace,
+                    policy=policy,
+                    seed=seed,
+                    rate_scale=scale,
+                    concurrency=workload.concurrency,
+                    warmup_share=item.plan.warmup_share,
+                )
+            )
+        return Cell(shown, tuple(points)), item
+
+    def _laid_over(
+        self, axes: Sequence[Axis], texts: Sequence[str]
+    ) -> tuple[ScenarioFile, PolicySpec, float | None, float | None]:
+        """(scenario, policy, load, rate) of a combination."""
+        from scenarios.loader import with_value
+        from specsim.config import PolicySpec
+
+        item, values = self.base, dict(self.values)
+        special: dict[str, Any] = {}
+        for axis, text in zip(axes, texts, strict=True):
+            if axis.key is not None:
+                item = with_value(item, *axis.key, text)
+            elif axis.option is not None:
+                values[str(axis.option.name)] = text if axis.option.name == "policy" else axis.converted(text)
+            else:
+                special[axis.name] = axis.converted(text)
+        policy_text = values.pop("policy")
+        k = special.get("k")
+        if k:
+            values["num_spec_tokens"] = str(k)
+        item = overruled(item, values, self.seeds[0], command="sweep")
+        if k is not None:
+            policy = PolicySpec("static", k) if k else PolicySpec("off")
+        else:
+            policy, assumed = chosen_policy(item, policy_text, command="sweep")
+            self.notes.update(dict.fromkeys(assumed))
+        return item, policy, special.get("load"), special.get("rate")
+
+    def _traces(self, item: ScenarioFile, workload: WorkloadSpec) -> tuple[int, ...]:
+        """A trace a seed; the same one for all where nothing of it is drawn."""
+        from specsim.traces.write import fingerprint
+
+        key = repr(workload)
+        if key not in self._traces_at:
+            read: list[Trace] = []
+            prints: list[str] = []
+            for seed in self.seeds:
+                if len(prints) == 2 and prints[0] == prints[1]:  # nothing is drawn, so nothing will be
+                    break
+                read.append(read_workload(workload, folder=item.folder, seed=seed))
+                prints.append(fingerprint(read[-1]))
+            if len(prints) > 1 and prints[0] == prints[1]:
+                read = read[:1]
+            first = len(self.traces)
+            self.traces += read
+            self._traces_at[key] = tuple(first + min(n, len(read) - 1) for n in range(len(self.seeds)))
+        return self._traces_at[key]
+
+    def _rate(self, item: ScenarioFile, trace: int) -> float:
+        """Requests per second of load 1: what was asked of a drawn workload, what a log has."""
+        from specsim.errors import TraceError
+        from specsim.traces.options import parse_arrivals
+
+        workload = item.workload
+        assert workload is not None
+        if workload.rate_per_s is not None:
+            return workload.rate_per_s
+        if workload.arrivals is not None:
+            return parse_arrivals(workload.arrivals).rate_per_s
+        rate = self.traces[trace].rate_per_s
+        if not rate > 0:
+            raise TraceError(f"{self.traces[trace].meta.source}: has no rate of its own to scale; sweep concurrency")
+        return rate
+
+    def _question(self, item: ScenarioFile, policy: PolicySpec, traces: Sequence[int]) -> int:
+        from scenarios.resolve import by_task, resolve
+        from specsim.planner.question import acceptance_fingerprint
+
+        speculation = grown(item.speculation, policy)
+        trace = self.traces[traces[0]]
+        tasks = traces[0] if trace.task is not None else None
+        key = repr((item.deployment, speculation, item.slo, tasks))
+        if key not in self._question_at:
+            question = by_task(
+                resolve(item.deployment, speculation, item.slo, folder=item.folder), trace, folder=item.folder
+            )
+            same = self._acceptance.setdefault(acceptance_fingerprint(question.acceptance), question.acceptance)
+            self._question_at[key] = len(self.questions)
+            self.questions.append(replace(question, acceptance=same))
+        return self._question_at[key]
+
+
+def read_sweep(
+    base: ScenarioFile,
+    values: Mapping[str, Any],
+    axes: Sequence[Axis],
+    *,
+    seeds: tuple[int, ...],
+    against: Mapping[str, str],
+) -> Sweep:
+    """All cells of the grid, the first axis slowest.
+
+    Raises:
+        InputError: a value that cannot be, a base that is not in the grid, or too many points.
+    """
+    from specsim.errors import ScenarioError
+    from specsim.planner.sweep import SweepJob
+
+    combinations = list(itertools.product(*(axis.values for axis in axes)))
+    if len(combinations) * len(seeds) > MOST_POINTS:
+        raise ScenarioError(
+            f"the grid has {len(combinations):,} points, with {len(seeds)} seeds {len(combinations) * len(seeds):,} "
+            f"runs; at most {MOST_POINTS:,} at once"
+        )
+    reader = _Reader(base, values, seeds)
+    found = [reader.cell(axes, texts) for texts in combinations]
+    at = {texts: n for n, texts in enumerate(combinations)}
+    names = [axis.name for axis in axes]
+    cells = []
+    for texts, (cell, _) in zip(combinations, found, strict=True):
+        base_texts = tuple(against.get(name, text) for name, text in zip(names, texts, strict=True))
+        is_base = base_texts == texts
+        cells.append(cell if is_base or not against else replace(cell, base=at[base_texts]))
+    if all(cell.refused is not None for cell in cells):
+        raise ScenarioError(f"no point of the grid is possible; the first: {cells[0].refused}")
+    job = SweepJob(tuple(cells), tuple(reader.questions), tuple(reader.traces), seeds)
+    drawn = {point.trace for cell in cells for point in cell.points[:1]} != {
+        point.trace for cell in cells for point in cell.points
+    }
+    notes = list(reader.notes)
+    if len(seeds) > 1:
+        covered = "arrivals, lengths and luck" if drawn else "luck alone, since the requests are those of the log"
+        notes.append(f"A seed is the same requests and the same luck at every point; intervals cover {covered}.")
+    return Sweep(job, tuple(item for _, item in found), tuple(axes), against, tuple(notes))

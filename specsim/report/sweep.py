@@ -1,0 +1,156 @@
+"""The text and the CSV file of `specsim sweep`, from its JSON form."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specsim.report.text import WIDTH, Page, milliseconds, number, percent, plus_minus, spread, times
+
+__all__ = ["sweep_csv", "sweep_text"]
+
+_TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E", "slo": "SLO", "kv": "KV"}
+_SHORT = {
+    "tpot_mean_s": "TPOT ms", "e2e_mean_s": "E2E ms", "ttft_mean_s": "TTFT ms", "output_tokens_per_s": "tokens/s",
+    "slo_share": "in SLO",
+}  # fmt: skip
+_MOST_OF_AXES = 60
+"""Columns that values of axes may take before points are numbered instead."""
+
+
+def sweep_text(result: Mapping[str, Any], *, color: bool = False) -> str:
+    """What was swept, tables of at most 100 columns, what could not be, where it is stored."""
+    page = Page(color=color)
+    page.heading("Sweep")
+    page.facts(_facts(result))
+    page.heading("Points")
+    _tables(page, result)
+    for status, title in (("refused", "Not possible"), ("failed", "Failed")):
+        rows = [row for row in result["points"] if row["status"] == status]
+        if rows:
+            page.heading(f"{title}: {len(rows)} of {len(result['points'])}")
+        for reason in dict.fromkeys(row["reason"] for row in rows):
+            same = [_values(row) for row in rows if row["reason"] == reason]
+            more = f" and {len(same) - 3} more" if len(same) > 3 else ""
+            page.line(f"{'; '.join(same[:3])}{more}: {reason}")
+    page.line()
+    for note in (*result["notes"], *(f"warning: {text}" for text in result["warnings"])):
+        page.line(note)
+    if result["plan_id"] is not None:
+        page.line(
+            f"Stored as {result['plan_id']} in {result['database']}; specsim runs list --plan {result['plan_id']} has "
+            f"its runs, and the same command again reuses them."
+        )
+    return page.text()
+
+
+def _facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    seeds = result["seeds"]
+    sources = list(dict.fromkeys(trace["source"] for trace in result["traces"]))
+    facts = [("scenario", result["scenario"]), ("requests", _listed(sources))]
+    facts += [
+        ("grid" if n == 0 else "", f"{axis['name']}: {', '.join(axis['values'])}")
+        for n, axis in enumerate(result["axes"])
+    ]
+    facts.append(("seeds", f"{len(seeds)}, from {seeds[0]}" if len(seeds) > 1 else f"one, {seeds[0]}"))
+    profiles = result["profiles"]
+    kinds = " and ".join(sorted({profile["kind"] for profile in profiles}))
+    worst = max(profile["relative_error"] for profile in profiles)
+    facts.append(("step times", f"{kinds}, good to {plus_minus(worst)} (one sigma)"))
+    facts.append(("acceptance", _listed(result["acceptance"])))
+    return facts
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"{texts[0]}; and {len(texts) - 1} more"
+
+
+def _values(row: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in row["values"].items()) or "the point"
+
+
+def title(metric: str) -> str:
+    """`ttft_p95_s` as `TTFT p95 ms`."""
+    words = (f"{metric[:-2]}_ms" if _is_time(metric) else metric).replace("_per_s", "/s").split("_")
+    return _SHORT.get(metric) or " ".join(_TITLES.get(word, word) for word in words)
+
+
+def _is_time(metric: str) -> bool:
+    return metric.endswith("_s") and not metric.endswith("_per_s")
+
+
+def shown(metric: str, value: Mapping[str, Any] | None) -> str:
+    """A figure with half its interval."""
+    if value is None:
+        return "-"
+    is_share = metric.endswith(("_share", "_use", "_rate", "utilisation")) and "growth" not in metric
+    return spread(value, milliseconds if _is_time(metric) else percent if is_share else number)
+
+
+def _tables(page: Page, result: Mapping[str, Any]) -> None:
+    """The points with their figures; as many tables as it takes to stay within the page."""
+    rows = [row for row in result["points"] if row["status"] != "refused"]
+    names = [axis["name"] for axis in result["axes"]]
+    heads: list[list[str]] = [[name, *(row["values"][name] for row in rows)] for name in names]
+    if sum(max(map(len, head)) + 2 for head in heads) > _MOST_OF_AXES:
+        for row in rows:
+            page.line(f"#{row['point']}: {_values(row)}")
+        heads = [["#", *(f"#{row['point']}" for row in rows)]]
+    columns = [
+        [title(metric), *(shown(metric, row["metrics"].get(metric)) for row in rows)] for metric in result["shown"]
+    ]
+    if result["against"] is not None:
+        base = " ".join(f"{name}={value}" for name, value in result["against"].items())
+        columns.append([f"speed-up over {base}", *(_speedup(row) for row in rows)])
+    room = WIDTH - sum(max(map(len, head)) + 2 for head in heads)
+    while columns:
+        taken: list[list[str]] = []
+        left = room
+        while columns and (not taken or left >= max(map(len, columns[0])) + 2):
+            left -= max(map(len, columns[0])) + 2
+            taken.append(columns.pop(0))
+        lines = list(zip(*heads, *taken, strict=True))
+        page.table(lines[0], lines[1:], left=len(heads))
+    if result["against"] is not None:
+        page.line("Speed-up: mean time to the last token at the base over that here, paired by seed, 95 % interval.")
+
+
+def _speedup(row: Mapping[str, Any]) -> str:
+    if row["against"] is None:
+        return "-"
+    ratio = row["against"]["e2e_speedup"]
+    if ratio["low"] is None or ratio["high"] is None:
+        return times(ratio["mean"])
+    return f"{times(ratio['mean'])} ({ratio['low']:.2f}–{ratio['high']:.2f}) {row['against']['verdict']}"
+
+
+def sweep_csv(result: Mapping[str, Any]) -> str:
+    """One row a point and seed: its values, where it is stored, and every metric; times in seconds, empty for null."""
+    names = [axis["name"] for axis in result["axes"]]
+    metrics = list(
+        dict.fromkeys(name for row in result["points"] for run in row.get("runs", ()) for name in run["metrics"] or ())
+    )
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*names, "seed", "policy", "load_per_s", "concurrency", "status", "reason", "run_id", *metrics])
+    for row in result["points"]:
+        values = [row["values"][name] for name in names]
+        if row["status"] == "refused":
+            writer.writerow([*values, None, None, None, None, "refused", row["reason"], None, *([None] * len(metrics))])
+        for run in row.get("runs", ()):
+            status = "done" if run["error"] is None else "failed"
+            figures = run["metrics"] or {}
+            head = [
+                *values,
+                run["seed"],
+                row["policy"],
+                run["load_per_s"],
+                row["concurrency"],
+                status,
+                run["error"],
+                run["run_id"],
+            ]
+            writer.writerow([*head, *(figures.get(name) for name in metrics)])
+    return out.getvalue()
