@@ -74,7 +74,7 @@ def sweep(
     \b
     Examples:
       specsim sweep llama-70b-h100x4-eagle3 --grid k=0,1,3 --grid load=0.5..2/4 --against k=0
-      specsim sweep chat.toml --grid gpu=h100-sxm,h200-sxm --grid concurrency=1..64/7:log --csv out.csv
+      specsim sweep chat.toml --grid gpu=h100,h200 --grid concurrency=1..64/7:log --csv out.csv
     """
     from scenarios.loader import load_scenario
     from specsim.cli.sweep_input import read_sweep
