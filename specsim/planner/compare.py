@@ -32,6 +32,8 @@ SATURATED_GROWTH = 0.07
 SATURATED_BUSY = 0.95
 """... if the fleet also computes at least this share of the time: one that idles keeps up, whatever a burst at the end
 of the window leaves behind."""
+CAPACITY_MARGIN = 0.1
+"""How far from the capacity of a full fleet a load must be for that figure to decide alone."""
 AS_GOOD_AS = 1.01
 """A simpler policy is preferred to one whose mean is better by less than this."""
 
@@ -44,6 +46,8 @@ class LoadTable:
     policies: tuple[str, ...]
     loads_per_s: tuple[float, ...]
     replications: int
+    capacity_off_per_s: float = math.nan
+    """What a full fleet completes without speculation; nan when not known."""
 
     def values(self, policy: str, load: float, metric: str, *, change: float = 0.0) -> list[float]:
         """One value a replication, nan where there was nothing to measure."""
@@ -58,10 +62,21 @@ class LoadTable:
         return paired_ratio(self.values("off", load, metric), self.values(policy, load, metric, change=change))
 
     def saturated(self, policy: str, load: float) -> bool:
-        """Whether the fleet fell behind the arrivals."""
-        growth = self.mean(policy, load, "backlog_growth_share").mean
+        """Whether the fleet falls behind the arrivals.
+
+        Without speculation the capacity of a full fleet tells, unless it is within 10 % of the load. Otherwise, from
+        this load on, the fleet computes all the time and its backlog grows, by more than replications differ.
+        """
+        away = load / self.capacity_off_per_s - 1 if policy == "off" else math.nan
+        if abs(away) > CAPACITY_MARGIN:
+            return away > 0
+        return all(self._backlog_grows(policy, at) for at in self.loads_of(policy) if at >= load)
+
+    def _backlog_grows(self, policy: str, load: float) -> bool:
+        growth = self.mean(policy, load, "backlog_growth_share")
         busy = (self.mean(policy, load, name).mean for name in BUSY_METRICS)
-        return growth > SATURATED_GROWTH and any(share >= SATURATED_BUSY for share in busy)
+        separable = self.replications == 1 or growth.low > 0
+        return growth.mean > SATURATED_GROWTH and separable and any(share >= SATURATED_BUSY for share in busy)
 
     def loads_of(self, *policies: str) -> list[float]:
         """Loads at which all of the policies were simulated, rising: those of the grid, and those of a search."""

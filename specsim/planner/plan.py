@@ -90,7 +90,7 @@ def answer(job: PlanJob, trace: Trace, points: dict[Key, dict[str, Any]]) -> dic
     """Derive the answer from simulated points."""
     question = job.question
     labels = tuple(policy.label for policy in job.policies)
-    table = LoadTable(points, labels, job.loads_per_s, len(job.stretches))
+    table = LoadTable(points, labels, job.loads_per_s, len(job.stretches), job.capacity_per_s)
     contexts = _contexts(job)
     ks = sorted(set(question.speculation.num_spec_tokens))
     crossings = [surface.crossing(question, context, k) for context in contexts for k in ks]

@@ -28,7 +28,13 @@ def narrow(job: PlanJob, points: dict[Key, dict[str, Any]], runner: PointRunner)
     labels = _searched(job, points)
     found: dict[Key, dict[str, Any]] = {}
     for _ in range(ROUNDS):
-        table = LoadTable(points | found, tuple(p.label for p in job.policies), job.loads_per_s, len(job.stretches))
+        table = LoadTable(
+            points | found,
+            tuple(p.label for p in job.policies),
+            job.loads_per_s,
+            len(job.stretches),
+            job.capacity_per_s,
+        )
         wanted: dict[str, set[float]] = {label: set() for label in labels}
         for label in labels:
             load = _next_capacity(capacity_within_slo(table, label, job.question.slo.share))
@@ -53,7 +59,9 @@ def narrow(job: PlanJob, points: dict[Key, dict[str, Any]], runner: PointRunner)
 
 def _searched(job: PlanJob, points: dict[Key, dict[str, Any]]) -> list[str]:
     """Off, the static k that is fastest at the trace's own load, and the schedule."""
-    table = LoadTable(points, tuple(p.label for p in job.policies), job.loads_per_s, len(job.stretches))
+    table = LoadTable(
+        points, tuple(p.label for p in job.policies), job.loads_per_s, len(job.stretches), job.capacity_per_s
+    )
     means = {p.label: table.mean(p.label, job.own_per_s, "e2e_mean_s").mean for p in job.policies if p.kind == "static"}
     best = min(means, key=lambda label: (math.isnan(means[label]), means[label]))
     return ["off", best, *(p.label for p in job.policies if p.kind == "schedule")]

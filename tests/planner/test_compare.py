@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -159,6 +160,30 @@ def test_saturated_is_to_fall_behind_without_ever_resting(growth: float, busy: f
         metrics=lambda policy, load, r: {"backlog_growth_share": growth, "utilisation": busy},
     )
     assert table.saturated("off", 1.0) is saturated
+
+
+@pytest.mark.parametrize(("capacity", "saturated"), [(0.8, True), (1.0, True), (1.3, False), (math.nan, True)])
+def test_the_capacity_of_a_full_fleet_decides_away_from_it(capacity: float, saturated: bool) -> None:
+    table = make_table(
+        {"off": [[1.0, 1.0]]}, metrics=lambda policy, load, r: {"backlog_growth_share": 0.1, "utilisation": 1.0}
+    )
+    assert replace(table, capacity_off_per_s=capacity).saturated("off", 1.0) is saturated
+
+
+def test_growth_that_replications_do_not_agree_on_is_a_burst() -> None:
+    table = make_table(
+        {"off": [[1.0] * 3]},
+        metrics=lambda policy, load, r: {"backlog_growth_share": (0.4, -0.1, 0.0)[r], "utilisation": 1.0},
+    )
+    assert not table.saturated("off", 1.0)
+
+
+def test_a_load_below_one_that_is_kept_up_with_is_kept_up_with() -> None:
+    table = make_table(
+        {"off": [[1.0] * 2, [1.0] * 2, [1.0] * 2]},
+        metrics=lambda policy, load, r: {"backlog_growth_share": {1: 0.1, 2: 0.0, 3: 0.2}[load], "utilisation": 1.0},
+    )
+    assert [table.saturated("off", load) for load in table.loads_per_s] == [False, False, True]
 
 
 times = st.lists(st.lists(st.floats(0.1, 10.0), min_size=3, max_size=3), min_size=4, max_size=4)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,30 @@ def test_a_refused_request_misses_every_objective(slo: Slo | None, good: int) ->
     m = summarise(make_result(), slo)
     assert m.slo_share == pytest.approx(good / 4)
     assert m.goodput_per_s == pytest.approx(good / 10)
+
+
+@pytest.mark.parametrize(
+    ("waits", "stays", "growth"),
+    [
+        (lambda t: 0.0 * t, lambda t: 5.0 + 0.0 * t, 0.0),
+        (lambda t: 0.0 * t, lambda t: 150.0 + 0.0 * t, 0.0),
+        (lambda t: 0.0 * t, lambda t: 0.2 * t, 1 / 6),
+        (lambda t: 0.5 * t, lambda t: 0.5 * t + 1.0, 1 / 3),
+    ],
+    ids=["steady", "still filling up", "slower and slower", "ever longer queue"],
+)
+def test_a_backlog_grows_when_the_fleet_falls_behind_and_not_while_it_fills_up(
+    waits: Callable[[np.ndarray], np.ndarray], stays: Callable[[np.ndarray], np.ndarray], growth: float
+) -> None:
+    """One arrival a second for 200 s: requests are scheduled after `waits` and leave after `stays`."""
+    at = np.arange(0.5, 200.0)
+    rows = RequestColumns.empty(at, np.full(200, 10), np.full(200, 2))
+    rows.freeze()
+    rows.first_scheduled_s[:] = at + waits(at)
+    rows.first_token_s[:] = rows.first_scheduled_s
+    rows.finish_s[:] = at + stays(at)
+    result = replace(make_result(measure_until_s=200.0), requests=rows)
+    assert summarise(result).backlog_growth_share == pytest.approx(growth, abs=0.02)
 
 
 def test_only_requests_that_arrive_in_the_window_count() -> None:
