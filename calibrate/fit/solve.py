@@ -39,7 +39,34 @@ NOISY = 0.25
 """Half width of an interval beyond which a measurement is called noisy."""
 _SMALL = 1e-3
 """Share of every point's seconds below which a term is nothing."""
-_SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192)
+_SIZES = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+    12,
+    16,
+    24,
+    32,
+    48,
+    64,
+    96,
+    128,
+    192,
+    256,
+    384,
+    512,
+    768,
+    1024,
+    1536,
+    2048,
+    4096,
+    8192,
+)
 _KNEES = (1.0, 12.0)
 
 

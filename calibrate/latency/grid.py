@@ -87,7 +87,10 @@ def _ladder(low: int, high: int, per_octave: int = 1) -> list[int]:
 
 
 def seeds(grid: Grid) -> list[Point]:
-    """The points that every fit begins with: corners, and the smallest sizes twice."""
+    """The points that every fit begins with: corners, the smallest sizes twice, and one request at every width.
+
+    Kernels for few tokens go by steps (5 tokens may cost more than 6), which no law between neighbours shows.
+    """
     short, long = min(64, grid.context_tokens), grid.context_tokens
     middle, widest, most = max(16, long // 4), grid.width, grid.requests
     some = max(1, most // 4)
@@ -96,9 +99,17 @@ def seeds(grid: Grid) -> list[Point]:
         (some, 1, short), (some, 2, middle), (some, widest, long), (most, 1, short), (most, 1, long),
         (most, widest, short), (most, widest, long), (1, 3, middle), (3, 1, middle), (2, 2, short), (4, 1, long),
     ]  # fmt: skip
+    rows += [(1, width, middle) for width in range(1, widest + 1)]
     decoding = [grid.decode(*row) for row in dict.fromkeys(rows) if row[0] <= most and row[1] <= widest]
     chunk = grid.chunk_tokens
-    pairs = [(max(16, chunk // 8), 0), (chunk // 2, 0), (chunk, 0), (max(16, chunk // 4), long), (chunk, long)]
+    pairs = [
+        (max(16, chunk // 8), 0),
+        (chunk // 2, 0),
+        (chunk, 0),
+        (max(16, chunk // 4), long),
+        (chunk, long),
+        (chunk // 2, long),
+    ]
     chunks = [grid.prefill(*row) for row in dict.fromkeys(pairs)]
     points: list[Point] = []
     for n, point in enumerate(decoding):  # a short budget must not end before the first chunks
