@@ -87,7 +87,7 @@ def _ladder(low: int, high: int, per_octave: int = 1) -> list[int]:
 
 
 def seeds(grid: Grid) -> list[Point]:
-    """The points that every fit begins with: corners, the smallest sizes twice, and one request at every width.
+    """The points that every fit begins with: corners, and one request at every width, twice.
 
     Kernels for few tokens go by steps (5 tokens may cost more than 6), which no law between neighbours shows.
     """
@@ -99,7 +99,7 @@ def seeds(grid: Grid) -> list[Point]:
         (some, 1, short), (some, 2, middle), (some, widest, long), (most, 1, short), (most, 1, long),
         (most, widest, short), (most, widest, long), (1, 3, middle), (3, 1, middle), (2, 2, short), (4, 1, long),
     ]  # fmt: skip
-    rows += [(1, width, middle) for width in range(1, widest + 1)]
+    rows += [(1, width, context) for width in range(1, widest + 1) for context in (short, middle)]
     decoding = [grid.decode(*row) for row in dict.fromkeys(rows) if row[0] <= most and row[1] <= widest]
     chunk = grid.chunk_tokens
     pairs = [
