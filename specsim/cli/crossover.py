@@ -97,12 +97,19 @@ def crossover(concurrency: str, speedup_at: str | None, seeds: int, seed: int, a
         seeds=seeds,
         seed=seed,
     )
+    if values["router"] is not None:
+        raise ScenarioError(
+            "--router: crossover looks at one replica, before which nothing is routed; specsim plan and specsim "
+            "simulate look at several"
+        )
     deployment = deployment_from(values)
     if deployment.is_disaggregated:
         raise ScenarioError(
             "--prefill-replicas and --decode-replicas: crossover looks at one replica that does both; the sweep over "
             "load of specsim plan says where speculation turns when they are apart"
         )
+    if deployment.replicas > 1:
+        assumed = (*assumed, f"One of the {deployment.replicas} replicas is simulated: --concurrency is what it holds.")
     question = resolve(deployment, speculation_from(values), Slo(), assumed=assumed)
     solved = None
     if measured is not None:

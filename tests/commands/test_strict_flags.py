@@ -191,6 +191,7 @@ def test_short_values_and_apostrophes_stay_as_they_are() -> None:
     [
         (("crossover", "--gpu", "8x H100", "--tp", "2"), "counts 8 GPUs, and --tp 2 with --replicas 1 takes 2"),
         (("crossover", "--gpu", "8x H100", "--replicas", "3"), "counts 8 GPUs, and --tp 1 with --replicas 3 takes 3"),
+        (("crossover", "--router", "round_robin"), "--router: crossover looks at one replica"),
         (("crossover", "--isl", "0.0"), "--isl '0.0' must be a whole number of tokens >= 1"),
         (("crossover", "--osl", "0.2"), "--osl '0.2' must be a whole number of tokens >= 1"),
         (("crossover", "--concurrency", "4,4"), "--concurrency has 4 twice"),
