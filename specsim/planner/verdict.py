@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from specsim.config import PolicySpec
 from specsim.planner import surface
-from specsim.planner.compare import LoadTable
+from specsim.planner.compare import AS_GOOD_AS, LoadTable
+from specsim.stats import paired_ratio
 
 if TYPE_CHECKING:
     from specsim.planner.job import PlanJob
@@ -34,7 +35,7 @@ def recommendation(
         sure = "unsure"
     elif job.log_requests < 100 and sure == "sure":
         sure = "likely"
-    running = f" (about {batch:.0f} running)" if batch == batch else ""
+    running = f" (about {batch:.0f} running with {best})" if batch == batch else ""
     whose = "the trace's own" if job.is_whole else "the busiest stretch's"
     where = f"at {whose} {own:.3g} requests/s{running}"
     if own != job.own_per_s:
@@ -72,8 +73,29 @@ def recommendation(
         "running_batch": _none(batch),
         "confidence": sure,
         "speedup_error": error,
-        "text": [first, _second(best, result, job), *(missed if share < asked else [])],
+        "text": [
+            first,
+            _second(best, result, job),
+            *_not_offered(job, table, chosen, own),
+            *(missed if share < asked else []),
+        ],
     }
+
+
+def _not_offered(job: PlanJob, table: LoadTable, chosen: str, load: float) -> list[str]:
+    """The best policy that the engine lacks, where it is separably faster than what is recommended."""
+    found = []
+    for policy in job.policies:
+        if job.question.offers(policy):
+            continue
+        gain = paired_ratio(*(table.values(label, load, "e2e_mean_s") for label in (chosen, policy.label)))
+        if gain.compared_to(1.0) == "higher" and gain.mean > AS_GOOD_AS:
+            found.append((gain.mean, policy.label))
+    if not found:
+        return []
+    factor, label = max(found)
+    engine = job.question.deployment.serving.title
+    return [f"{label} would be {factor:.2f}x as fast as {chosen} there, but {engine} has no such rule."]
 
 
 def _second(best: str, result: dict[str, Any], job: PlanJob) -> str:

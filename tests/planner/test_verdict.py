@@ -8,11 +8,13 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 from builders import make_limits, make_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_tables import make_question
 
+from specsim.config import PolicySpec
 from specsim.planner.plan import PlanJob, answer, prepare
 from specsim.planner.question import PlanSettings
 from specsim.report.plan import plan_text
@@ -106,3 +108,20 @@ def test_every_warning_and_note_is_a_sentence() -> None:
     for sentence in [*result["warnings"], *result["notes"], *result["recommendation"]["text"]]:
         assert sentence[0].upper() == sentence[0]
         assert sentence.endswith((".", ")"))
+
+
+@pytest.mark.parametrize(("factor", "said"), [(0.5, True), (0.995, False), (2.0, False)])
+def test_a_faster_policy_that_the_engine_lacks_is_named(factor: float, said: bool) -> None:
+    def time_of(policy: PolicySpec) -> float:
+        return 1.0 if policy.kind == "off" else factor if policy.kind == "goodput" else 3.0
+
+    assert not job().question.offers(PolicySpec("goodput", 5)), "vLLM has none"
+    times = {
+        (policy.label, load): [time_of(policy) * x for x in (0.999, 1.0, 1.001)]
+        for policy in job().policies for load in job().loads_per_s
+    }  # fmt: skip
+    result = answer(job(), job().trace, points(times, 1.0))
+    assert result["recommendation"]["policy"] == "off"
+    found = [line for line in result["recommendation"]["text"] if "vLLM has no such rule" in line]
+    assert bool(found) is said
+    assert not found or "would be 2.00x as fast as off" in found[0]
