@@ -21,9 +21,9 @@ LEVELS: dict[str, int] = {
     ),
     **dict.fromkeys(
         (
-            "specsim.config", "specsim.disciplines", "specsim.drafters", "specsim.evidence", "specsim.policies",
-            "specsim.profiles", "specsim.records", "specsim.rng", "specsim.serving", "specsim.shapes", "specsim.traces",
-            "specsim.trees",
+            "specsim.benchmarks", "specsim.config", "specsim.disciplines", "specsim.drafters", "specsim.evidence",
+            "specsim.policies", "specsim.profiles", "specsim.records", "specsim.rng", "specsim.serving",
+            "specsim.shapes", "specsim.traces", "specsim.trees",
         ),
         1,
     ),

@@ -23,6 +23,7 @@ from scenarios.resolve import STAND_IN, resolve
 from scenarios.workload import WorkloadSpec
 from specsim.acceptance import ByTask, Constant, Empirical, PerPosition
 from specsim.acceptance.mixture import Mixture
+from specsim.benchmarks import Acceptance, Benchmark
 from specsim.config import Deployment, ReplicaLimits, Slo, Speculation
 from specsim.disaggregation import Disaggregation
 from specsim.disciplines import Discipline
@@ -59,6 +60,8 @@ GOOD = [
     Disaggregation(1, 1, 1e6, math.inf),
     PlanSettings(),
     Ownership(3.0, 0.1, 1.3),
+    Acceptance(2.4, (0.7, 0.6), 2),
+    Benchmark("client", "file", (9, 20), (5, 1), {"tpot_mean_s": 0.1}, concurrency=2, acceptance=Acceptance(2.4)),
     CrossoverSettings((1, 2), LengthSpec(20), LengthSpec(8), 3),
     SingleRun(question=QUESTION, trace=TRACE, policy=parse_policy("static:3")),
     *(parse_policy(kind.example) for kind in KINDS.values()),

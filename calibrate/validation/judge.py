@@ -17,14 +17,11 @@ from typing import Any
 from calibrate.validation.runs import FIGURES, Prediction, Run
 from calibrate.validation.world import Load, World
 from specsim.config import PolicySpec
+from specsim.planner.judging import BOUND, JUDGED, compared, finite, middle, sign_right, within_bound
 
-__all__ = ["BOUND", "JUDGED", "REPLAY_BOUND", "judged"]
+__all__ = ["REPLAY_BOUND", "judged"]
 
-BOUND = 0.05
-"""Error that is allowed whatever the noise."""
 REPLAY_BOUND = 0.03
-JUDGED = ("output_tokens_per_s", "tpot_mean_s")
-"""Figures that decide; the others are printed beside them."""
 _REPLAYED = tuple(name for name in FIGURES if name.endswith("_s"))
 
 Predict = Callable[[Load, PolicySpec, float], Prediction]
@@ -78,7 +75,7 @@ def _row(
         "policy": policy.label,
         "repeats": len(runs),
         "running_batch": statistics.median(run.running_batch for run in runs),
-        "predicted_running_batch": _finite(prediction.running_batch),
+        "predicted_running_batch": finite(prediction.running_batch),
         "preemptions": max(run.preemptions for run in runs),
         "figures": {
             name: _compared(
@@ -101,35 +98,14 @@ def _named(load: Load) -> dict[str, Any]:
 def _compared(
     values: Sequence[float], predicted: float, luck: float, paced: float | None, *, decides: bool
 ) -> dict[str, Any]:
-    measured, noise = _middle(values)
-    error = predicted / measured - 1.0 if measured else math.nan
-    found: dict[str, Any] = {
-        "measured": _finite(measured),
-        "predicted": _finite(predicted),
-        "error": _finite(error),
-        "noise": _finite(noise),
-        "luck": _finite(luck),
-    }
+    found = compared(values, predicted, luck, decides=decides)
     if paced is not None:
+        measured, noise = middle(values)
         at_pace = paced / measured - 1.0 if measured else math.nan
-        found["error_at_pace"] = _finite(at_pace)
-    if decides:
-        found["within"] = math.isfinite(error) and abs(error) <= _bound(noise)
-        if paced is not None:
-            found["within_at_pace"] = math.isfinite(at_pace) and abs(at_pace) <= _bound(noise)
+        found["error_at_pace"] = finite(at_pace)
+        if decides:
+            found["within_at_pace"] = within_bound(at_pace, noise)
     return found
-
-
-def _middle(values: Sequence[float]) -> tuple[float, float]:
-    """(median, largest deviation of one value from it, relative); no noise is known of a single value."""
-    middle = statistics.median(values)
-    if len(values) < 2 or not middle or not math.isfinite(middle):
-        return middle, math.nan
-    return middle, max(abs(value / middle - 1.0) for value in values)
-
-
-def _bound(noise: float) -> float:
-    return max(BOUND, noise) if math.isfinite(noise) else BOUND
 
 
 def _gains(
@@ -152,15 +128,14 @@ def _gains(
             ]
             if not ratios:
                 continue
-            measured, noise = _middle(ratios)
+            measured, noise = middle(ratios)
             predicted = (
                 predictions[load, policy.label].figures[JUDGED[0]] / predictions[load, off.label].figures[JUDGED[0]]
             )
-            clear = abs(measured - 1.0) > (noise if math.isfinite(noise) else 0.0)
             found.append({
-                **_named(load), "policy": policy.label, "measured": measured, "noise": _finite(noise),
+                **_named(load), "policy": policy.label, "measured": measured, "noise": finite(noise),
                 "predicted": predicted, "error": predicted / measured - 1.0,
-                "sign_right": (predicted > 1.0) == (measured > 1.0) if clear else None,
+                "sign_right": sign_right(predicted, measured, noise),
             })  # fmt: skip
     return found
 
@@ -225,7 +200,3 @@ def _verdict(rows: Sequence[Mapping[str, Any]], gains: Sequence[Mapping[str, Any
         "signs": len(signs),
         "signs_right": sum(signs),
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

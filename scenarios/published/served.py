@@ -1,4 +1,4 @@
-"""Results of `specsim validate serve` that the page of validation prints, one JSON object a line."""
+"""Results of `specsim validate serve` and `bench` that the page of validation prints, one JSON object a line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from specsim.errors import ScenarioError
 __all__ = ["SCHEMA_VERSION", "read_served", "shipped_served"]
 
 SCHEMA_VERSION = 1
-_NEEDED = ("subject", "date", "rows", "speedups", "crossovers", "replay", "verdict", "checks", "trace", "profile")
+_NEEDED = {
+    "serve": ("subject", "date", "rows", "speedups", "crossovers", "replay", "verdict", "checks", "trace", "profile"),
+    "bench": ("subject", "date", "rows", "speedups", "verdict", "checks", "profile", "luck"),
+}
 
 
 def shipped_served() -> list[dict[str, Any]]:
@@ -40,12 +43,15 @@ def read_served(path: Path) -> list[dict[str, Any]]:
             result = json.loads(line)
         except (ValueError, RecursionError):
             raise ScenarioError(
-                f"{place}: not JSON; each line is what `specsim validate serve --json` prints"
+                f"{place}: not JSON; each line is what `specsim validate serve --json` or `bench --json` prints"
             ) from None
         if not isinstance(result, dict) or result.get("schema_version") != SCHEMA_VERSION:
             raise ScenarioError(f"{place}: schema_version is not {SCHEMA_VERSION}; serve again with this specsim")
-        missing = [name for name in _NEEDED if name not in result]
+        kind = result.get("kind", "serve")
+        if kind not in _NEEDED:
+            raise ScenarioError(f"{place}: kind is {kind!r}; it must be serve or bench")
+        missing = [name for name in _NEEDED[kind] if name not in result]
         if missing:
-            raise ScenarioError(f"{place}: lacks {', '.join(missing)}; it is no result of `specsim validate serve`")
+            raise ScenarioError(f"{place}: lacks {', '.join(missing)}; it is no result of `specsim validate {kind}`")
         found.append(result)
     return found

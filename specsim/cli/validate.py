@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from specsim.cli.validate_acceptance import acceptance
+from specsim.cli.validate_bench import bench
 from specsim.cli.validate_serve import serve
 from specsim.cli.validate_stored import delete_command, list_command, show_command
 
@@ -26,7 +27,7 @@ def validate() -> None:
     """Hold predictions against what was measured, here and by others."""
 
 
-for command in (acceptance, serve, list_command, show_command, delete_command):
+for command in (acceptance, serve, bench, list_command, show_command, delete_command):
     validate.add_command(command)
 
 

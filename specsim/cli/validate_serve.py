@@ -6,12 +6,12 @@ import json
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from specsim.cli.trace import trace_options
+from specsim.cli.validation_kept import append_row, kept_validation
 
 if TYPE_CHECKING:
     from calibrate.validation.runs import Run
@@ -85,20 +85,12 @@ def serve(**values: Any) -> None:
     runs, complete = _made(ready.world, ready.server.serving(ready.world), ready.server.reference(ready.device))
     result = ready.result(runs, complete)
     if values["store"]:
-        result = {"validation_id": _stored(values["db"], ready, result), **result}
+        result = {"validation_id": kept_validation(values["db"], result, kind="serve", profile=ready.world.on.profile),
+                  **result}  # fmt: skip
     if values["append_to"] is not None:
-        _append(values["append_to"], result)
+        append_row(values["append_to"], result)
     click.echo(json.dumps(result, allow_nan=False) if values["as_json"]
                else served_text(result, color=sys.stdout.isatty()).rstrip("\n"))  # fmt: skip
-
-
-def _append(path: str, result: dict[str, Any]) -> None:
-    from specsim.report.files import whole_file
-
-    there = Path(path).read_text(encoding="utf-8") if Path(path).exists() else ""
-    with whole_file("--append-to", path) as out:
-        out.write(there + ("\n" if there and not there.endswith("\n") else "") + json.dumps(result) + "\n")
-    click.echo(f"{path} has one row more", err=True)
 
 
 def _made(world: World, serving: Any, reference: Callable[[], float]) -> tuple[list[Run], bool]:
@@ -127,21 +119,3 @@ def _said(run: Run) -> str:
         f"repeat {trial.repeat + 1}, {trial.load.label}, {trial.policy.label}: "
         f"{run.figures['output_tokens_per_s']:.3g} tokens/s"
     )
-
-
-def _stored(db: str | None, ready: Any, result: dict[str, Any]) -> str:
-    import specsim
-    from db.store import Store
-    from specsim.code_version import code_version
-
-    profile = ready.world.on.profile
-    with Store.open(db) as store:
-        store.save_profile(profile.sha256, name=profile.name, kind=profile.kind, body=profile.to_dict())
-        return store.save_validation(
-            result,
-            kind="serve",
-            subject=result["subject"],
-            profile_sha256=profile.sha256,
-            code_version=code_version(),
-            specsim_version=specsim.__version__,
-        )

@@ -48,6 +48,7 @@ def show_command(id: str, as_json: bool, db: str | None) -> None:
     ID may be the beginning of an id, or `latest`.
     """
     from db.store import Store
+    from specsim.report.benched import benched_text
     from specsim.report.served import served_text
 
     with Store.open(db, mode="read") as store:
@@ -56,7 +57,8 @@ def show_command(id: str, as_json: bool, db: str | None) -> None:
     if as_json:
         click.echo(json.dumps(result, allow_nan=False))
     else:
-        click.echo(served_text(result, color=sys.stdout.isatty()).rstrip("\n"))
+        text = benched_text if item["kind"] == "bench" else served_text
+        click.echo(text(result, color=sys.stdout.isatty()).rstrip("\n"))
 
 
 @click.command("delete")

@@ -10,9 +10,9 @@ from typing import Any
 
 from specsim.report.text import Page
 
-__all__ = ["served_section", "served_text"]
+__all__ = ["FIGURES", "measured_rows", "repeats_text", "served_section", "served_text", "sign_text", "signed", "size"]
 
-_FIGURES: tuple[tuple[str, str, float], ...] = (
+FIGURES: tuple[tuple[str, str, float], ...] = (
     ("output_tokens_per_s", "output tokens/s", 1.0),
     ("ttft_mean_s", "TTFT mean, ms", 1e3),
     ("ttft_p50_s", "TTFT p50, ms", 1e3),
@@ -45,13 +45,15 @@ def served_text(result: Mapping[str, Any], *, color: bool = False) -> str:
     page.heading(f"Served for real: {result['subject']}")
     page.facts(_facts(result))
     for row in result["rows"]:
-        page.heading(f"{row['load']}, {row['policy']}: {_repeats(row['repeats'])}, {row['running_batch']:.1f} running "
-                     f"(predicted {row['predicted_running_batch']:.1f})")  # fmt: skip
-        page.table(("", "measured", "predicted", "error", "at pace", "noise", "luck"), list(_rows(row)))
+        page.heading(f"{row['load']}, {row['policy']}: {repeats_text(row['repeats'])}, {row['running_batch']:.1f} "
+                     f"running (predicted {row['predicted_running_batch']:.1f})")  # fmt: skip
+        page.table(
+            ("", "measured", "predicted", "error", "at pace", "noise", "luck"), list(measured_rows(row, FIGURES))
+        )
     if result["speedups"]:
         page.heading("Throughput over that without speculation")
         cells = [[gain["load"], gain["policy"], f"{gain['measured']:.3f}", f"{gain['predicted']:.3f}",
-                  _signed(gain["error"]), _size(gain["noise"]), _sign(gain["sign_right"])]
+                  signed(gain["error"]), size(gain["noise"]), sign_text(gain["sign_right"])]
                  for gain in result["speedups"]]  # fmt: skip
         page.table(("load", "arm", "measured", "predicted", "error", "noise", "sign"), cells, left=2)
     for sentence in _crossovers(result):
@@ -68,7 +70,7 @@ def _facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     trace, profile = result["trace"], result["profile"]
     done = "" if result["status"] == "complete" else f", stopped after {result['runs']} of {result['runs_asked']} runs"
     found = [
-        ("when", f"{result['date']}, {_repeats(result['repeats'])} of every arm, clock: {result['clock']}{done}"),
+        ("when", f"{result['date']}, {repeats_text(result['repeats'])} of every arm, clock: {result['clock']}{done}"),
         ("profile", f"{profile['name']}, measured {profile['date'] or 'some day'}"),
         ("requests", f"{trace['requests']} of {trace['source']}, {trace['prompt_tokens_mean']:.0f} prompt and "
                      f"{trace['output_tokens_mean']:.0f} output tokens in the mean"),
@@ -78,34 +80,39 @@ def _facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def _repeats(count: int) -> str:
+def repeats_text(count: int) -> str:
+    """`3 repeats`, `1 repeat`."""
     return f"{count} repeat{'s' if count > 1 else ''}"
 
 
-def _rows(row: Mapping[str, Any]) -> Iterator[list[str]]:
-    for key, name, factor in _FIGURES:
-        figure = row["figures"][key]
-        if figure["measured"] is None and figure["predicted"] is None:
+def measured_rows(row: Mapping[str, Any], figures: Sequence[tuple[str, str, float]]) -> Iterator[list[str]]:
+    """Cells of each figure that a row has: name, measured, predicted, error, error at pace, noise, luck."""
+    for key, name, factor in figures:
+        figure = row["figures"].get(key)
+        if figure is None or (figure["measured"] is None and figure["predicted"] is None):
             continue
         mark = "*" if figure.get("within") is False else ""
         yield [name, _number(figure["measured"], factor), _number(figure["predicted"], factor),
-               _signed(figure["error"]) + mark, _signed(figure.get("error_at_pace")), _size(figure["noise"]),
-               _size(figure["luck"])]  # fmt: skip
+               signed(figure["error"]) + mark, signed(figure.get("error_at_pace")), size(figure["noise"]),
+               size(figure["luck"])]  # fmt: skip
 
 
 def _number(value: float | None, factor: float) -> str:
     return "-" if value is None else f"{value * factor:,.4g}"
 
 
-def _signed(error: float | None) -> str:
+def signed(error: float | None) -> str:
+    """`+4.2%`, or `-` where it is not known."""
     return "-" if error is None else f"{error:+.1%}"
 
 
-def _size(value: float | None) -> str:
+def size(value: float | None) -> str:
+    """`4.2%`, or `-` where it is not known."""
     return "-" if value is None else f"{value:.1%}"
 
 
-def _sign(right: bool | None) -> str:
+def sign_text(right: bool | None) -> str:
+    """A word on the sign of a speed-up; None: it lies within the noise."""
     return "within noise" if right is None else "right" if right else "WRONG"
 
 
@@ -136,7 +143,7 @@ def _verdict(result: Mapping[str, Any]) -> Iterator[str]:
                f"({pace['low']:.3f} to {pace['high']:.3f}); knowing that, {verdict['within_at_pace']} of "
                f"{verdict['figures']} are within.")  # fmt: skip
     name, worst = max(replay["worst_errors"].items(), key=lambda item: abs(item[1]), default=("", 0.0))
-    label = next((label for key, label, _ in _FIGURES if key == name), name).partition(",")[0]
+    label = next((label for key, label, _ in FIGURES if key == name), name).partition(",")[0]
     yield (f"Each run simulated again with its own step times and rounds: {replay['unmatched_steps']} of "
            f"{replay['steps']:,} steps differ; the worst error is {worst:+.2%} ({label}), bound 3 %.")  # fmt: skip
 
@@ -169,7 +176,7 @@ def _one(result: Mapping[str, Any]) -> Iterator[str]:
         gain = gains.get((row["load"], row["policy"]))
         cells = [row["load"], row["policy"], f"{row['running_batch']:.1f}", *(_cell(row, key) for key, _ in _SHORT)]
         cells += ["-", "-"] if gain is None else [
-            f"{gain['measured']:.3f} ({_size(gain['noise'])})",
+            f"{gain['measured']:.3f} ({size(gain['noise'])})",
             f"{gain['predicted']:.3f}" + ("" if gain["sign_right"] in (True, None) else " **wrong sign**"),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
@@ -182,5 +189,5 @@ def _cell(row: Mapping[str, Any], key: str) -> str:
     if figure["error"] is None:
         return "-"
     mark = "*" if figure.get("within") is False else ""
-    paced = f", {_signed(figure['error_at_pace'])}" if figure.get("error_at_pace") is not None else ""
-    return f"{_signed(figure['error'])}{mark}{paced} ({_size(figure['noise'])})"
+    paced = f", {signed(figure['error_at_pace'])}" if figure.get("error_at_pace") is not None else ""
+    return f"{signed(figure['error'])}{mark}{paced} ({size(figure['noise'])})"

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specsim.planner.theory import Comparison
+from specsim.report.benched import benched_section
 from specsim.report.published import assumptions, by_reason, named_ids, null_sentences, shown_load, signed
 from specsim.report.served import served_section
 
@@ -54,7 +55,8 @@ def validation_page(
     for title, comparisons in theory:
         parts.append(_theory(title, comparisons))
     parts.append(_laws(laws))
-    parts.append(served_section(served))
+    parts.append(served_section([result for result in served if result.get("kind") != "bench"]))
+    parts.append(benched_section([result for result in served if result.get("kind") == "bench"]))
     parts.append("## Published measurements")
     parts.append(_how_read(published))
     for source in dict.fromkeys(row["source"] for row in published["rows"]):
