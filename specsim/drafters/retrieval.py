@@ -1,7 +1,8 @@
 """Retrieval from a datastore (REST): continuations found in a large body of text, verified as a tree.
 
-Models: a search on the host and a tree of the most frequent continuations; rounds in which nothing is found.
-Leaves out: memory of the datastore on the host. Numbers: 64 nodes as in REST.
+Models: a search on the host and a tree of the most frequent continuations.
+Leaves out: memory of the datastore on the host; how often nothing is found, which nobody publishes: such rounds are in
+the mean acceptance, and cost a full tree. Numbers: 64 nodes as in REST.
 """
 
 from __future__ import annotations
@@ -30,5 +31,7 @@ DRAFTER = Drafter(
                                "n-grams and drafts a chain, not a tree."),
     },
     borrows=("ngram",),
-    notes="A tree of at most 64 verified tokens, as in REST; --tree-nodes changes it.",
+    notes="A tree of at most 64 verified tokens, as in REST; --tree-nodes changes it. How often a search finds nothing "
+          "is not published: as a tree, such rounds are in the mean acceptance and cost a whole tree; a chain of "
+          "measured runs (--acceptance-file) knows them.",
 )  # fmt: skip
