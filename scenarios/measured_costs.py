@@ -68,7 +68,10 @@ def gpu_of(profile: LatencyProfile, wanted: str) -> Gpu:
             ) from None
         return _measured_device(profile, own)
     if find_gpu(wanted).name != device.name:
-        raise ProfileError(f"deployment.gpu '{wanted}': the profile was measured on {device.name}; give that one")
+        raise ProfileError(
+            f"deployment.gpu '{wanted}': the profile is of {device.name}; give that one, or carry it over with specsim "
+            f"profile transfer"
+        )
     return device
 
 

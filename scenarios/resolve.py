@@ -44,15 +44,18 @@ def resolve(
     *,
     assumed: tuple[str, ...] = (),
     folder: Path = Path(),
+    profile: LatencyProfile | None = None,
 ) -> Question:
     """Look up, size and cost a deployment with speculation off and on. A relative `acceptance_file` starts at `folder`.
+
+    `profile`: step times instead of those that the deployment names.
 
     Raises:
         CatalogueError: unknown GPU, model or drafter.
         CapacityError: it does not fit, with the numbers.
         ScenarioError: a combination that makes no sense.
     """
-    given = profile_of(deployment, folder)
+    given = profile_of(deployment, folder) if profile is None else profile
     gpu = find_gpu(deployment.gpu) if given is None else gpu_of(given, deployment.gpu)
     target = find_model(deployment.target)
     draft = find_drafter(target, speculation)

@@ -15,6 +15,7 @@ from specsim.config import Deployment, PolicySpec, Slo, Speculation
 from specsim.errors import InputError, ScenarioError
 from specsim.planner.question import Question
 from specsim.policies import kind_of
+from specsim.profiles import LatencyProfile
 
 __all__ = ["stored_policies", "stored_question"]
 
@@ -26,8 +27,12 @@ _FIGURES = (
 """Fields of a speculation that only decide its acceptance, or need the figures that do."""
 
 
-def stored_question(inputs: Mapping[str, Any], result: Mapping[str, Any]) -> Question:
+def stored_question(
+    inputs: Mapping[str, Any], result: Mapping[str, Any], *, profile: LatencyProfile | None = None
+) -> Question:
     """The question of a plan, from its `inputs` and JSON `result` as the database gives them.
+
+    `profile`: its measured step times as they were stored with it; None: from where the deployment names them.
 
     Raises:
         ScenarioError: it was stored by a version whose fields are not those of this one, or a file that it names has
@@ -40,7 +45,8 @@ def stored_question(inputs: Mapping[str, Any], result: Mapping[str, Any]) -> Que
     conditional = tuple(result["profile"]["acceptance"]["conditional"])
     known: dict[str, Any] = {**dict.fromkeys(_FIGURES), "acceptance": conditional}
     try:
-        question = resolve(deployment, replace(speculation, **known), _record(Slo, inputs, "slo", plan))
+        slo = _record(Slo, inputs, "slo", plan)
+        question = resolve(deployment, replace(speculation, **known), slo, profile=profile)
     except InputError as error:
         raise ScenarioError(f"{plan} cannot be set up again: {error}") from error
     return replace(question, speculation=speculation)

@@ -31,7 +31,7 @@ LEVELS: dict[str, int] = {
         (
             "specsim.request", "specsim.kv_cache", "specsim.latency", "specsim.passes", "specsim.draft_passes",
             "specsim.acceptance", "specsim.closed_forms", "specsim.analytic", "specsim.efficiency", "specsim.memory",
-            "specsim.workload", "specsim.admission", "specsim.disaggregation",
+            "specsim.workload", "specsim.admission", "specsim.disaggregation", "specsim.transfer",
         ),
         2,
     ),

@@ -22,7 +22,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "simulate": ("specsim.cli.simulate:simulate", "Simulate a scenario once and print its metrics."),
     "sweep": ("specsim.cli.sweep:sweep", "Simulate a scenario at every point of a grid, with paired seeds."),
     "calibrate": ("specsim.cli.calibrate:calibrate", "Measure on this machine, and fit what was measured."),
-    "profile": ("specsim.cli.profile:profile", "Latency profiles: list, show, compare, export, import."),
+    "profile": ("specsim.cli.profile:profile", "Latency profiles: list, show, compare, transfer, export, import."),
     "trace": ("specsim.cli.trace:trace", "Look at a request log, convert it, or make a synthetic one."),
     "hardware": ("specsim.cli.catalogue:hardware", "GPUs that the catalogue knows."),
     "model": ("specsim.cli.catalogue:model", "Models and drafters that the catalogue knows."),
@@ -30,7 +30,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "runs": ("specsim.cli.runs:runs", "Look at, compare, export and delete stored plans and runs."),
     "validate": ("specsim.cli.validate:validate", "Hold predictions against what was measured, here and by others."),
     "config": ("specsim.cli.config:config", "Flags and files of an engine for a stored plan."),
-    "report": ("specsim.cli.report:report", "Print a stored plan or run again, or write it as a page."),
+    "report": ("specsim.cli.report:report", "Print a stored plan, what-if or run again, or write it as a page."),
 }
 """Command -> where it lives, and its one-line help (a test keeps it equal to the command's own)."""
 

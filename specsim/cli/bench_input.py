@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from specsim.cli.profile_input import profile_fills_in
+from specsim.cli.profile_input import StoredProfiles, profile_fills_in
 from specsim.cli.scenario_input import in_scenario
 from specsim.cli.scenario_options import deployment_from, parse_whole_numbers, speculation_from
 
@@ -57,7 +57,7 @@ def runs_of(
     return runs
 
 
-def arms_of(runs: Sequence[tuple[Benchmark, bool]], values: dict[str, Any]) -> list[Arm]:
+def arms_of(runs: Sequence[tuple[Benchmark, bool]], values: dict[str, Any], kept: StoredProfiles) -> list[Arm]:
     """Repeats put together, each group with the deployment and the speculation that it was measured with.
 
     Raises:
@@ -86,7 +86,7 @@ def arms_of(runs: Sequence[tuple[Benchmark, bool]], values: dict[str, Any]) -> l
         flag = "--policy" if policy_text else f"--{sorted(given)[0].replace('_', '-')}"
         raise ScenarioError(f"{flag.replace('--num-spec-tokens', '--k')} does nothing: no file was measured with "
                             f"speculation; give one, or name it with --on")  # fmt: skip
-    profile_fills_in(values)
+    profile_fills_in(values, kept)
     assumed = _from_files([run for run, _ in runs], values, item is not None)
     if speculating and values["method"] is None and item is None:
         raise ScenarioError("measured with speculation, and no file says with which: give --method, and --draft where "
@@ -98,7 +98,8 @@ def arms_of(runs: Sequence[tuple[Benchmark, bool]], values: dict[str, Any]) -> l
 
     def question(speculation: Speculation) -> Question:
         with in_scenario(None if item is None else item.path.name, flags=True):
-            return resolve(deployment, speculation, Slo(), assumed=assumed, folder=folder)
+            profile = kept.profile_of(deployment, folder)
+            return resolve(deployment, speculation, Slo(), assumed=assumed, folder=folder, profile=profile)
 
     arms: dict[int, Arm] = {}
     for number, (own, how) in enumerate(groups):

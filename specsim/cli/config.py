@@ -80,16 +80,22 @@ def _config(id: str, engine: str | None, version: str | None, policy: str | None
     from specsim.cli.report import complete_plan
     from specsim.errors import ScenarioError
     from specsim.planner.flags import engine_config
+    from specsim.profiles import LatencyProfile
 
     with Store.open(db, mode="read") as store:
         item = store.get(id)
+        profiles = {row["sha256"]: row["body"] for row in store.list_profiles()}
     if item["type"] == "run":
         raise ScenarioError(f"{item['id']} is a run; flags are of plans, see specsim runs list")
     if item["kind"] != "plan":
         what = "a what-if over several GPUs" if item["kind"] == "whatif" else "a sweep over several deployments"
         raise ScenarioError(f"{item['id']} is {what}; plan for the one that you choose, then ask for its flags")
     complete_plan(item)
-    question = stored_question(item["inputs"], item["result"])
+    body = profiles.get(item["result"]["profile"]["sha256"])
+    profile = None
+    if body is not None and item["inputs"]["deployment"].get("profile") is not None:
+        profile = LatencyProfile.from_dict(body, place=f"the profile of {item['id']}")
+    question = stored_question(item["inputs"], item["result"], profile=profile)
     known = stored_policies(item["inputs"], item["id"])
     chosen = _policy(policy, known, question, item)
     _check_engine(engine or question.deployment.engine, version)

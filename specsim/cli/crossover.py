@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
-from specsim.cli.profile_input import profile_fills_in
+from specsim.cli.profile_input import StoredProfiles, profile_fills_in
 from specsim.cli.scenario_options import (
     deployment_from,
     deployment_options,
@@ -68,7 +69,8 @@ def crossover(concurrency: str, speedup_at: str | None, seeds: int, seed: int, a
         if values[name] is None and values["profile"] is None
     )
     assumed = (*assumed, *rewrite_words(values))
-    profile_fills_in(values)
+    kept = StoredProfiles()
+    profile_fills_in(values, kept)
     isl, osl = values.pop("isl"), values.pop("osl")
     if values["num_spec_tokens"] is None:
         measured_too = values["acceptance_length"] is not None and values["acceptance_length_k"] is None
@@ -110,7 +112,9 @@ def crossover(concurrency: str, speedup_at: str | None, seeds: int, seed: int, a
         )
     if deployment.replicas > 1:
         assumed = (*assumed, f"One of the {deployment.replicas} replicas is simulated: --concurrency is what it holds.")
-    question = resolve(deployment, speculation_from(values), Slo(), assumed=assumed)
+    question = resolve(
+        deployment, speculation_from(values), Slo(), assumed=assumed, profile=kept.profile_of(deployment, Path())
+    )
     solved = None
     if measured is not None:
         question, implied = with_implied(question, settings, *measured)

@@ -10,7 +10,7 @@ import click
 
 from specsim.cli.answer import refuse_db_without_store, stoppable
 from specsim.cli.executor_options import WHERE, executor_from, executor_options
-from specsim.cli.profile_input import profile_fills_in
+from specsim.cli.profile_input import StoredProfiles, profile_fills_in
 from specsim.cli.said import command_line
 from specsim.cli.scenario_input import in_scenario, overruled_workload, read_workload
 from specsim.cli.scenario_options import (
@@ -69,7 +69,7 @@ def plan(db: str | None, no_store: bool, full: bool, as_json: bool, **values: An
     with stoppable():
         said = command_line(click.get_current_context(), without=_NOT_THE_QUESTION)
         where = values.pop("executor"), values.pop("address")
-        question, settings, trace, policies = _read(values)
+        question, settings, trace, policies = _read(values, StoredProfiles(db, read=not no_store))
         executor = executor_from(*where, settings.jobs)
         from specsim.planner.plan import prepare
 
@@ -83,7 +83,7 @@ def plan(db: str | None, no_store: bool, full: bool, as_json: bool, **values: An
         click.echo(plan_text(result, full=full, color=sys.stdout.isatty()), nl=False)
 
 
-def _read(values: dict[str, Any]) -> tuple[Question, PlanSettings, Trace, tuple[PolicySpec, ...]]:
+def _read(values: dict[str, Any], kept: StoredProfiles) -> tuple[Question, PlanSettings, Trace, tuple[PolicySpec, ...]]:
     """Everything that the flags and the scenario say, resolved."""
     from dataclasses import replace
     from pathlib import Path
@@ -92,7 +92,7 @@ def _read(values: dict[str, Any]) -> tuple[Question, PlanSettings, Trace, tuple[
     from specsim.errors import ScenarioError
     from specsim.planner.question import PlanSettings
 
-    profile_fills_in(values)
+    profile_fills_in(values, kept)
     assumed = _assumed(values)
     further = _policies(values.pop("policies"))
     deployment = speculation = slo = workload = None
@@ -128,7 +128,9 @@ def _read(values: dict[str, Any]) -> tuple[Question, PlanSettings, Trace, tuple[
         speculation = replace(speculation, acceptance_length_k=speculation.num_spec_tokens[0])
     described_in = None if name is None else Path(place).name
     with in_scenario(described_in, flags=flags):
-        question = resolve(deployment, speculation, slo, assumed=assumed, folder=folder)
+        question = resolve(
+            deployment, speculation, slo, assumed=assumed, folder=folder, profile=kept.profile_of(deployment, folder)
+        )
     workload = overruled_workload(workload, values, place=place, command="plan")
     if workload.concurrency is not None:
         raise ScenarioError(

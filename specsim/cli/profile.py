@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from specsim.cli.profile_input import StoredProfiles, points_file
+
 if TYPE_CHECKING:
     from calibrate.points import Point
     from specsim.profiles import LatencyProfile
@@ -22,7 +24,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print one J
 
 @click.group()
 def profile() -> None:
-    """Latency profiles: list, show, compare, export, import.
+    """Latency profiles: list, show, compare, transfer, export, import.
 
     NAME is one that ships with specsim, a file, or the name or beginning of the hash of a stored one.
     """
@@ -40,7 +42,7 @@ def list_profiles(show_all: bool, db: str | None, as_json: bool) -> None:
     rows: list[dict[str, Any]] = []
     for name in profile_names():
         rows.append({"name": name, "where": "shipped", **_summary(load_profile(name))})
-    for stored in _stored(db):
+    for stored in StoredProfiles(db).profiles:
         if show_all or stored.kind != "analytic":
             rows.append({"name": stored.name, "where": stored.sha256[:12], **_summary(stored)})
     if as_json:
@@ -97,7 +99,7 @@ def show(
 
     if out is not None:
         check_file("-o", out, (".svg", ".png"), force=force)
-    found = _find(name, db)
+    found = StoredProfiles(db).find(name)
     measured = _points(name, points)
     if out is not None:
         from specsim.report.profile_figure import write_figure
@@ -118,7 +120,56 @@ def compare(a: str, b: str, context: int, db: str | None) -> None:
     """Compare two profiles: step times by batch and k, and terms."""
     from specsim.report.profile import comparison_text
 
-    click.echo(comparison_text(_find(a, db), _find(b, db), context_tokens=context).rstrip("\n"))
+    click.echo(
+        comparison_text(StoredProfiles(db).find(a), StoredProfiles(db).find(b), context_tokens=context).rstrip("\n")
+    )
+
+
+@profile.command("transfer")
+@click.argument("name")
+@click.option("--to", "gpu", metavar="GPU", help="GPU of the catalogue.  [default: where it was measured]")
+@click.option("--tp", type=click.IntRange(min=1), metavar="N", help="GPUs of a replica; default: as measured.")
+@click.option("--dtype", metavar="DTYPE", help="Of the weights; default: as measured.")
+@click.option("-o", "--out", metavar="FILE.json", help="Write the profile.")
+@click.option("--force", is_flag=True, help="Replace the file of -o.")
+@_db_option
+def transfer(
+    name: str, gpu: str | None, tp: int | None, dtype: str | None, out: str | None, force: bool, db: str | None
+) -> None:
+    """Carry a measured profile to another GPU.
+
+    Each term moves by the ratio of datasheet rooflines; launches and host time stay. The result is labelled
+    transferred, has a wider band, and says what of the attention kernel does not carry.
+
+    \b
+        specsim profile transfer mine.json --to h200-sxm -o mine-h200.json
+    """
+    from scenarios.carried import carried_to
+    from scenarios.hardware import gpu as find_gpu
+    from specsim.cli.calibrate_fit import write_profile
+    from specsim.errors import ProfileError
+    from specsim.report.files import check_file
+    from specsim.report.profile import profile_text
+
+    if out is not None:
+        check_file("-o", out, (".json",), force=force)
+    elif force:
+        raise ProfileError("--force is for -o; leave it out")
+    found = StoredProfiles(db).find(name)
+    if found.kind == "analytic":
+        raise ProfileError(
+            f"profile '{found.name}' is analytic, and so would be its like for another GPU: leave --profile out there"
+        )
+    carried = carried_to(
+        found, find_gpu(found.covers.get("gpu", "") if gpu is None else gpu), tp=tp, weight_dtype=dtype
+    )
+    if carried is found:
+        raise ProfileError(
+            f"profile '{found.name}' is of that already; say what is to change with --to, --tp or --dtype"
+        )
+    if out is not None:
+        write_profile(carried, out)
+    click.echo(profile_text(carried).rstrip("\n"))
 
 
 @profile.command("export")
@@ -135,7 +186,7 @@ def export(name: str, out: str, force: bool, db: str | None) -> None:
     from specsim.report.files import check_file
 
     check_file("-o", out, (".json",), force=force)
-    write_profile(_find(name, db), out)
+    write_profile(StoredProfiles(db).find(name), out)
 
 
 @profile.command("import")
@@ -231,53 +282,11 @@ def _fitted(file: str, values: dict[str, Any], out: str | None) -> LatencyProfil
     return fitted_profile(setup, points, method, sha256=points_sha256(setup, points))
 
 
-def _stored(db: str | None) -> list[LatencyProfile]:
-    """Profiles of the database; none when there is none and none was named."""
-    from db.store import Store
-    from specsim.errors import StoreError
-    from specsim.profiles import LatencyProfile
-
-    try:
-        with Store.open(db, mode="read") as store:
-            return [LatencyProfile.from_dict(row["body"], place=f"profile {row['sha256'][:12]}")
-                    for row in store.list_profiles()]  # fmt: skip
-    except StoreError:
-        if db is not None:
-            raise
-        return []
-
-
-def _find(name: str, db: str | None) -> LatencyProfile:
-    """A shipped profile, one of a file, or a stored one."""
-    from scenarios.profiles import load_profile, profile_names
-    from specsim.errors import ProfileError
-
-    try:
-        return load_profile(name)
-    except ProfileError as error:
-        if "no shipped profile" not in str(error):
-            raise
-    stored = [item for item in _stored(db) if item.name == name or (len(name) >= 4 and item.sha256.startswith(name))]
-    if len(stored) == 1:
-        return stored[0]
-    if stored:
-        raise ProfileError(f"profile '{name}' fits {len(stored)} stored ones; give the beginning of its hash")
-    raise ProfileError(
-        f"profile '{name}': no file, not stored, and none that ships ({', '.join(profile_names()) or 'none'}); see "
-        f"specsim profile list"
-    )
-
-
 def _points(name: str, points: str | None) -> list[Point]:
     from calibrate.points import read_points
-    from scenarios.profiles import points_beside
-    from specsim.errors import ProfileError
 
     if points is None:
-        try:
-            beside = points_beside(name)
-        except ProfileError:  # a stored one
-            return []
+        beside = points_file(name)
         if beside is None:
             return []
         points = str(beside)

@@ -1,4 +1,4 @@
-"""`specsim report`: a stored plan or run, printed again, or written as a page, tables or JSON."""
+"""`specsim report`: a stored plan, what-if or run, printed again, or written as a page, tables or JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SUFFIXES = {"html": (".html", ".htm"), "markdown": (".md",), "json": (".json",)
 def report(
     id: str, output: str | None, markdown: bool, as_csv: bool, as_json: bool, full: bool, force: bool, db: str | None
 ) -> None:
-    """Print a stored plan or run again, or write it as a page.
+    """Print a stored plan, what-if or run again, or write it as a page.
 
     ID is an id, a unique beginning of one, or `latest`. An HTML page is one file that needs nothing else.
 
@@ -48,8 +48,6 @@ def report(
     if item["type"] == "run":
         _run(item, form, output)
         return
-    if item["kind"] == "whatif" and form not in ("text", "json"):
-        raise ScenarioError(f"{item['id']} is a what-if, of which there is text and --json; leave --{form} out")
     if item["kind"] == "sweep" and form not in ("text", "json"):
         raise ScenarioError(
             f"{item['id']} is a sweep, of which there is text and --json; for a table run it again with --csv FILE"
@@ -132,9 +130,11 @@ def _write(form: str, item: Mapping[str, Any], result: Mapping[str, Any], output
     if form == "csv":
         from specsim.report.plan_tables import plan_tables
         from specsim.report.table import csv_text
+        from specsim.report.whatif_tables import whatif_tables
 
         assert output is not None
-        tables = {f"{name}.csv": csv_text(table) for name, table in plan_tables(result).items()}
+        found = whatif_tables(result) if item["kind"] == "whatif" else plan_tables(result)
+        tables = {f"{name}.csv": csv_text(table) for name, table in found.items()}
         write_folder("-o", output, tables)
         click.echo(f"wrote {len(tables)} tables to {output}", err=True)
         return
@@ -162,9 +162,12 @@ def _text(form: str, item: Mapping[str, Any], result: Mapping[str, Any], *, full
         from specsim.report.plan import plan_text
 
         return plan_text(result, full=full, color=color)
-    from specsim.report.plan_document import Stored, plan_document
+    from specsim.report.document import Stored
+    from specsim.report.plan_document import plan_document
+    from specsim.report.whatif_document import whatif_document
 
-    document = plan_document(result, Stored(item["updated_utc"], item["code_version"], item["specsim_version"]))
+    stored = Stored(item["updated_utc"], item["code_version"], item["specsim_version"])
+    document = (whatif_document if item["kind"] == "whatif" else plan_document)(result, stored)
     if form == "markdown":
         from specsim.report.markdown import markdown_text
 

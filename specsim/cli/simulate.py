@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specsim.cli.looked_at import TIMELINE_MB, LookedAt
+from specsim.cli.profile_input import StoredProfiles
 from specsim.cli.scenario_input import in_scenario, read_workload
 from specsim.cli.scenario_options import deployment_options, described, slo_options, speculation_options
 from specsim.cli.single_input import chosen_policy, grown, overruled
@@ -94,9 +95,10 @@ def simulate(
     _refuse_idle_flags(values, looked_at, policy=policy, db=db, store=store)
     flags = described(values)
     values_given = {name for name, value in values.items() if value not in (None, ())}
-    item = overruled(load_scenario(scenario), values, seed, command="simulate")
+    kept = StoredProfiles(db, read=store)
+    item = overruled(load_scenario(scenario), values, seed, command="simulate", kept=kept)
     _refuse_idle_speculation(item, values_given, policy)
-    run = _prepare(item, flags, policy, plain)
+    run = _prepare(item, flags, policy, plain, kept)
     if store:
         from db.store import Store
 
@@ -159,16 +161,18 @@ def _refuse_idle_speculation(item: ScenarioFile, given: set[str], policy: str | 
         raise ScenarioError(f"{idle[name]} does nothing {why}; leave it out")
 
 
-def _prepare(item: ScenarioFile, flags: bool, policy: str | None, plain: bool) -> SingleRun:
+def _prepare(item: ScenarioFile, flags: bool, policy: str | None, plain: bool, kept: StoredProfiles) -> SingleRun:
     from scenarios.resolve import by_task, resolve
     from specsim.planner.single import SingleRun
 
     assert item.workload is not None
     chosen, assumed = chosen_policy(item, policy, command="simulate")
     with in_scenario(item.path.name, flags=flags):
+        profile = kept.profile_of(item.deployment, item.folder)
         question = resolve(
-            item.deployment, grown(item.speculation, chosen), item.slo, assumed=assumed, folder=item.folder
-        )
+            item.deployment, grown(item.speculation, chosen), item.slo, assumed=assumed, folder=item.folder,
+            profile=profile,
+        )  # fmt: skip
     trace = read_workload(item.workload, folder=item.folder, seed=item.plan.seed)
     with in_scenario(item.path.name, flags=flags):
         question = by_task(question, trace, folder=item.folder)

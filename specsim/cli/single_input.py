@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from specsim.cli.profile_input import profile_fills_in
+from specsim.cli.profile_input import StoredProfiles, profile_fills_in
 from specsim.cli.scenario_input import overruled_workload
 from specsim.cli.scenario_options import deployment_from, slo_from, speculation_from
 
@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 __all__ = ["chosen_policy", "grown", "overruled"]
 
 
-def overruled(item: ScenarioFile, values: dict[str, Any], seed: int | None, *, command: str) -> ScenarioFile:
+def overruled(
+    item: ScenarioFile, values: dict[str, Any], seed: int | None, *, command: str, kept: StoredProfiles
+) -> ScenarioFile:
     """The scenario with every flag that was given laid over it; they are taken out of `values`.
 
     Raises:
         InputError: a value out of range, a combination that makes no sense, or a flag that does nothing here.
     """
-    profile_fills_in(values)
+    profile_fills_in(values, kept)
     changes: dict[str, Any] = {}
     if seed is not None:
         changes["seed"] = seed

@@ -77,6 +77,7 @@ def sweep(
       specsim sweep chat.toml --grid gpu=h100,h200 --grid concurrency=1..64/7:log --csv out.csv
     """
     from scenarios.loader import load_scenario
+    from specsim.cli.profile_input import StoredProfiles
     from specsim.cli.sweep_input import read_sweep
     from specsim.report.files import check_file
 
@@ -100,6 +101,7 @@ def sweep(
             axes,
             seeds=tuple(range(seed, seed + seeds)),
             against=_against(against, axes),
+            kept=StoredProfiles(db, read=not no_store),
         )
         result = _simulate(asked, {"scenario": scenario, "shown": shown}, db, said, executor, store_it=not no_store)
     if csv_file is not None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from specsim.cli.profile_input import StoredProfiles
 from specsim.cli.scenario_input import in_scenario, read_workload
 from specsim.cli.scenario_options import described
 from specsim.cli.single_input import chosen_policy, grown, overruled
@@ -86,6 +87,7 @@ class _Reader:
     values: Mapping[str, Any]
     """Flags as they were typed, None or empty where not given."""
     seeds: tuple[int, ...]
+    kept: StoredProfiles
     questions: list[Question] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
     rates_per_s: list[float] = field(default_factory=list)
@@ -162,7 +164,7 @@ class _Reader:
         k = special.get("k")
         if k:
             values["num_spec_tokens"] = str(k)
-        item = overruled(item, values, self.seeds[0], command="sweep")
+        item = overruled(item, values, self.seeds[0], command="sweep", kept=self.kept)
         if k is not None:
             policy = PolicySpec("static", k) if k else PolicySpec("off")
         else:
@@ -215,9 +217,11 @@ class _Reader:
         tasks = traces[0] if trace.task is not None else None
         key = repr((item.deployment, speculation, item.slo, tasks))
         if key not in self._question_at:
+            profile = self.kept.profile_of(item.deployment, item.folder)
             question = by_task(
-                resolve(item.deployment, speculation, item.slo, folder=item.folder), trace, folder=item.folder
-            )
+                resolve(item.deployment, speculation, item.slo, folder=item.folder, profile=profile), trace,
+                folder=item.folder,
+            )  # fmt: skip
             same = self._acceptance.setdefault(acceptance_fingerprint(question.acceptance), question.acceptance)
             self._question_at[key] = len(self.questions)
             self.questions.append(replace(question, acceptance=same))
@@ -231,6 +235,7 @@ def read_sweep(
     *,
     seeds: tuple[int, ...],
     against: Mapping[str, str],
+    kept: StoredProfiles,
 ) -> Sweep:
     """All cells of the grid, the first axis slowest.
 
@@ -246,7 +251,7 @@ def read_sweep(
             f"the grid has {len(combinations):,} points, with {len(seeds)} seeds {len(combinations) * len(seeds):,} "
             f"runs; at most {MOST_POINTS:,} at once"
         )
-    reader = _Reader(base, values, seeds)
+    reader = _Reader(base, values, seeds, kept)
     found = [reader.cell(axes, texts) for texts in combinations]
     at = {texts: n for n, texts in enumerate(combinations)}
     names = [axis.name for axis in axes]

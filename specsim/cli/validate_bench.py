@@ -49,13 +49,14 @@ def bench(
         specsim validate bench off.json on.json --gpu h100-sxm --method eagle3
     """
     from specsim.cli.bench_input import arms_of, runs_of
+    from specsim.cli.profile_input import StoredProfiles
     from specsim.planner.benched import held_against
     from specsim.report.benched import benched_text
     from specsim.report.files import check_file
 
     if append_to is not None:
         check_file("--append-to", append_to, (".jsonl",), force=True)
-    arms = arms_of(runs_of(files, on, off, values), values)
+    arms = arms_of(runs_of(files, on, off, values), values, StoredProfiles(db, read=store))
     if sys.stderr.isatty() and not as_json:
         with click.progressbar(length=len(arms), label="simulating", file=sys.stderr) as bar:
             found = held_against(arms, luck=luck, seed=seed, progress=bar.update)

@@ -86,10 +86,10 @@ def prepared(values: Mapping[str, Any], *, say: Callable[[str], None]) -> Ready:
     from calibrate.validation.runs import predicted_s
     from calibrate.validation.server import open_server
     from calibrate.validation.world import World
-    from scenarios.profiles import load_profile, points_beside
+    from specsim.cli.profile_input import StoredProfiles, points_file
     from specsim.errors import ScenarioError
 
-    profile = load_profile(values["profile"])
+    profile = StoredProfiles(values["db"], read=values["store"]).find(values["profile"])
     covers = profile.covers
     method = covers.get("method", "none")
     served = tuple(name for name in METHODS if name not in _TREES)
@@ -107,7 +107,7 @@ def prepared(values: Mapping[str, Any], *, say: Callable[[str], None]) -> Ready:
                             f"{covers['target']}; give that, or another profile")  # fmt: skip
     draft = _draft(values["draft"], method)
     question = _question(profile, target, draft, options, values, loads)
-    path = points_beside(values["profile"])
+    path = points_file(values["profile"])
     points = None if path is None else _points(path)
     shared = () if points is None else shared_loads(loads, points)
     if shared and not values["fitted_batches"]:
@@ -205,16 +205,14 @@ def _question(
     """Both sides with the profile's times; acceptance is that of the file, or a stand-in until it is measured."""
     from calibrate.latency.job import Model
     from scenarios.measured_costs import deployment_of
-    from scenarios.profiles import profile_names
     from scenarios.resolve import resolve
+    from specsim.cli.profile_input import called
     from specsim.config import Deployment, Slo, Speculation
     from specsim.drafters import drafter
     from specsim.errors import ScenarioError
 
     fields = deployment_of(profile)
     method = str(fields.pop("method", "none"))
-    name = values["profile"]
-    shipped = name in profile_names() and not os.path.isfile(name)
     ranges = {} if profile.evidence is None else profile.evidence.ranges
     most = max(load.concurrency or 1 for load in loads)
     seqs = values["max_num_seqs"] or max(most, int(ranges.get("requests", (0, _USUAL_SEQS))[1]))
@@ -222,7 +220,7 @@ def _question(
     places: dict[str, Any] = {key: fields[key] for key in ("gpu", "tp", "weight_dtype", "kv_dtype") if key in fields}
     deployment = Deployment(
         target=_named(target), **places,
-        profile=name if shipped else os.path.abspath(os.path.expanduser(name)),
+        profile=called(values["profile"], profile),
         enable_prefix_caching=False, max_num_seqs=seqs, max_num_batched_tokens=budget,
     )  # fmt: skip
     if method == "none":
@@ -239,7 +237,7 @@ def _question(
         num_spec_tokens=tuple(range(1, values["k"] + 1)),
         options={key: int(value) for key, value in options.items() if key in drafter(method).options}, **acceptance,
     )  # fmt: skip
-    return resolve(deployment, speculation, Slo())
+    return resolve(deployment, speculation, Slo(), profile=profile)
 
 
 def _named(given: Model) -> str:

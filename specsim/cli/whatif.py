@@ -10,6 +10,7 @@ import click
 
 from specsim.cli.answer import refuse_db_without_store, stoppable
 from specsim.cli.executor_options import WHERE, executor_from, executor_options
+from specsim.cli.profile_input import StoredProfiles
 from specsim.cli.said import command_line
 from specsim.cli.scenario_options import deployment_options, slo_options, speculation_options
 from specsim.cli.trace import trace_options
@@ -22,15 +23,17 @@ __all__ = ["whatif"]
 
 _NOT_THE_QUESTION = ("db", "no_store", "full", "as_json", *WHERE)
 _OTHERWISE = ("gpu", "tp", "replicas", "prefill_replicas", "decode_replicas", "kv_link_gb_per_s", "kv_link_latency",
-              "weight_dtype", "profile")  # fmt: skip
+              "weight_dtype")  # fmt: skip
 """Flags of a deployment that are lists here, or that make no sense with several GPUs."""
 
 
 @click.command()
 @click.option("--trace", required=True, metavar="FILE", help="Request log: any format of specsim trace inspect.")
 @click.option("--gpu", "gpus", required=True, metavar="NAME[,NAME...]", help="GPUs; see specsim hardware list.")
-@click.option("--tp", "tps", default="1", show_default=True, metavar="N[,N...]", help="GPUs of a replica.")
-@click.option("--dtype", "dtypes", metavar="DTYPE[,DTYPE...]", help="Of the weights; default: as the checkpoint.")
+@click.option("--tp", "tps", metavar="N[,N...]", help="GPUs of a replica; default 1, or as the profile.")
+@click.option(
+    "--dtype", "dtypes", metavar="DTYPE[,DTYPE...]", help="Of the weights; default: as the checkpoint has it."
+)
 @click.option("--replicas", default="auto", show_default=True, metavar="auto", help="The least number is searched.")
 @click.option("--policies", metavar="KIND[,KIND...]", help="off, static, schedule, adaptive; default: all.")
 @click.option("--peak", metavar="DURATION", help="Length of the busiest window to size for; default 10m.")
@@ -72,7 +75,7 @@ def whatif(db: str | None, no_store: bool, full: bool, as_json: bool, **values: 
         from specsim.cli.whatif_input import read_job
 
         where = values.pop("executor"), values.pop("address")
-        job = read_job(values)
+        job = read_job(values, StoredProfiles(db, read=not no_store))
         executor = executor_from(*where, job.settings.jobs)
         result = _simulate(job, db, said, executor, store_it=not no_store)
     if as_json:

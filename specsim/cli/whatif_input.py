@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from specsim.cli.profile_input import StoredProfiles
     from specsim.config import Deployment
     from specsim.planner.costs import GpuCost, Ownership
     from specsim.planner.whatif import WhatIfJob
+    from specsim.profiles import LatencyProfile
     from specsim.shapes import Gpu, Price
 
 __all__ = ["read_job"]
@@ -21,7 +23,7 @@ _MOST_REQUESTS = 20_000
 _REPLICATIONS = 3
 
 
-def read_job(values: dict[str, Any]) -> WhatIfJob:
+def read_job(values: dict[str, Any], kept: StoredProfiles) -> WhatIfJob:
     """Everything that the flags say, resolved.
 
     Raises:
@@ -30,6 +32,7 @@ def read_job(values: dict[str, Any]) -> WhatIfJob:
     """
     from scenarios.hardware import gpu as find_gpu
     from scenarios.workload import WorkloadSpec
+    from specsim.cli.profile_input import profile_fills_in
     from specsim.cli.scenario_input import overruled_workload, read_workload
     from specsim.cli.scenario_options import deployment_from, slo_from, speculation_from
     from specsim.errors import ScenarioError
@@ -38,12 +41,16 @@ def read_job(values: dict[str, Any]) -> WhatIfJob:
     from specsim.planner.whatif import WhatIfJob
     from specsim.traces.options import parse_duration
 
-    assumed = _assumed(values)
     gpus = _names(values.pop("gpus"), "--gpu")
     devices = {device.name: device for device in map(find_gpu, gpus)}
     if len(devices) < len(gpus):
         raise ScenarioError("--gpu has one GPU twice, perhaps spelt in two ways; give each once")
-    tps, dtypes = _tps(values.pop("tps")), _dtypes(values.pop("dtypes"))
+    tps, dtypes = values.pop("tps"), values.pop("dtypes")
+    profile = None if values["profile"] is None else kept.find(values["profile"])
+    profile_fills_in(values, kept)
+    assumed = _assumed(values)
+    tps = (int(values.get("tp") or 1),) if tps is None else _tps(tps)
+    dtypes = [values.get("weight_dtype")] if dtypes is None else _dtypes(dtypes)
     kinds = _kinds(values.pop("policies"))
     if values.pop("replicas") != "auto":
         raise ScenarioError("--replicas takes auto only: the least number is what is searched")
@@ -74,7 +81,7 @@ def read_job(values: dict[str, Any]) -> WhatIfJob:
         whole, _PEAK_S if peak is None else parse_duration(peak, "--peak"), settings.max_requests
     )
     kinds_of = [replace(base, gpu=gpu, tp=tp, weight_dtype=dtype) for gpu in devices for tp in tps for dtype in dtypes]
-    groups, refused = _groups(kinds_of, speculation, slo, whole, window, kinds, assumed)
+    groups, refused = _groups(kinds_of, speculation, slo, whole, window, kinds, assumed, profile)
     return WhatIfJob(
         groups=groups, refused=refused, trace=window, whole=whole, slo=slo, settings=settings, growth=growth,
         prices=prices, ownership=ownership, notes=(*said, *notes),
@@ -83,9 +90,14 @@ def read_job(values: dict[str, Any]) -> WhatIfJob:
 
 def _groups(
     deployments: Sequence[Deployment], speculation: Any, slo: Any, whole: Any, window: Any, kinds: Sequence[str],
-    assumed: tuple[str, ...],
+    assumed: tuple[str, ...], profile: LatencyProfile | None,
 ) -> Any:  # fmt: skip
-    """Kinds of replicas that are possible, and those that are not with the reason."""
+    """Kinds of replicas that are possible, and those that are not with the reason.
+
+    `profile`: measured step times, which are carried to each kind of replica that they are not of.
+    """
+    from scenarios.carried import carried_to
+    from scenarios.hardware import gpu as find_gpu
     from scenarios.resolve import by_task, resolve
     from specsim.errors import CapacityError, ScenarioError
     from specsim.planner.whatif import Refusal, make_group
@@ -93,7 +105,13 @@ def _groups(
     groups, refused, errors = [], [], []
     for deployment in deployments:
         try:
-            question = by_task(resolve(deployment, speculation, slo, assumed=assumed), whole)
+            own = None
+            if profile is not None:
+                own = carried_to(
+                    profile, find_gpu(deployment.gpu), tp=deployment.tp, weight_dtype=deployment.weight_dtype,
+                    target=deployment.target,
+                )  # fmt: skip
+            question = by_task(resolve(deployment, speculation, slo, assumed=assumed, profile=own), whole)
             groups.append(make_group(question, window, kinds))
         except (CapacityError, ScenarioError) as error:
             errors.append(error)
@@ -123,11 +141,9 @@ def _tps(text: str) -> tuple[int, ...]:
     return found
 
 
-def _dtypes(text: str | None) -> list[str | None]:
+def _dtypes(text: str) -> list[str | None]:
     from specsim.errors import ScenarioError
 
-    if text is None:
-        return [None]
     found = _names(text, "--dtype")
     if len(set(found)) < len(found):
         raise ScenarioError(f"--dtype {text} has one twice; give each once")

@@ -19,8 +19,8 @@ from specsim.planner.question import Question
 __all__ = ["Crossing", "batches_up_to", "best_k_table", "break_even_rows", "crossing", "speedup", "surface_error"]
 
 ANALYTIC_RATIO_ERROR = 0.10
-"""Relative error of a speedup from analytic costs: the same published cell on another software image moved baselines by
-up to 35 % but speedups by under 10 %, since most of an error is shared by both sides."""
+"""Relative error of a speedup from analytic or transferred costs: the same published cell on another software image
+moved baselines by up to 35 % but speedups by under 10 %, since most of an error is shared by both sides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def speedup(question: Question, batch: int, context_tokens: float, k: int) -> fl
 def surface_error(question: Question) -> float:
     """One-sigma relative error of a speedup read off the surface: costs and acceptance together."""
     costs = max(question.off.profile.relative_error, question.on.profile.relative_error)
-    if question.on.profile.kind == "analytic":
+    if question.on.profile.kind in ("analytic", "transferred"):
         costs = min(costs, ANALYTIC_RATIO_ERROR)
     return float(np.hypot(costs, question.acceptance_error))
 

@@ -146,6 +146,7 @@ def _option_row(job: WhatIfJob, option: Option, run_id: RunIds) -> dict[str, Any
         "replicas": found.replicas if option.holds else None,
         "gpus": found.replicas * deployment.tp if option.holds else None,
         "profile_kind": question.on.profile.kind,
+        "profile_sha256": question.on.profile.sha256,
         "profile_error": question.on.profile.relative_error,
         "proof": {
             "at": _side(option, found.replicas, runs, run_id),

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from specsim.report.table import Table
 
-__all__ = ["Block", "Code", "Document", "Facts", "Figure", "Figures", "Items", "Paragraph", "Section", "TableBlock"]
+__all__ = ["Block", "Code", "Document", "Facts", "Figure", "Figures", "Items", "Paragraph", "Section", "Stored",
+           "TableBlock"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,15 @@ class Figures:
 
 
 Block = Paragraph | Items | Facts | Code | TableBlock | Figures
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the database knows of an answer beside its result."""
+
+    updated_utc: str
+    code_version: str
+    specsim_version: str
 
 
 @dataclass(frozen=True, slots=True)

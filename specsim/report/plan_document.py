@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from specsim.report.config import to_know
@@ -20,6 +19,7 @@ from specsim.report.document import (
     Items,
     Paragraph,
     Section,
+    Stored,
     TableBlock,
 )
 from specsim.report.plan_facts import confidence, deployment_facts, profile_facts, trace_facts
@@ -35,16 +35,7 @@ from specsim.report.policy_names import headings, legend
 from specsim.report.table import Table
 from specsim.report.traffic import BINS_SHOWN, traffic_sentence
 
-__all__ = ["Stored", "plan_document"]
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What the database knows of a plan beside its result."""
-
-    updated_utc: str
-    code_version: str
-    specsim_version: str
+__all__ = ["plan_document"]
 
 
 _Result = Mapping[str, Any]

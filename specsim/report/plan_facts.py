@@ -122,9 +122,10 @@ def profile_facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     a = p["acceptance"]
     lengths = ", ".join(f"{length:.2f} at k={k}" for k, length in a["mean_acceptance_length_by_k"].items())
     covers = p["covers"]
-    how = {"analytic": "analytic: datasheet figures and efficiency factors, nothing was measured"}.get(
-        p["kind"], p["kind"]
-    )
+    how = {
+        "analytic": "analytic: datasheet figures and efficiency factors, nothing was measured",
+        "transferred": f"transferred: measured on {covers.get('measured_on', 'another GPU')} and carried over",
+    }.get(p["kind"], p["kind"])
     return [
         ("profile", f"{p['name']} ({how}; a step is good to ±{p['relative_error']:.0%})"),
         ("holds for", ", ".join(f"{k} {v}" for k, v in covers.items() if k in ("attention_backend", "engine", "date"))),

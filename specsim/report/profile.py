@@ -111,7 +111,10 @@ def _evidence(page: Page, profile: LatencyProfile) -> None:
         return
     page.heading("Evidence")
     held = f"{e.holdout_points} points: median {percent(e.holdout_median)}, 95 % below {percent(e.holdout_p95)}"
-    facts = [
+    facts = []
+    if profile.kind == "transferred":
+        page.line(f"Of the measurement on {profile.covers.get('measured_on', 'another GPU')}:")
+    facts += [
         ("points in the fit", f"{e.points}, noise ±{percent(e.noise)} (95 %: ±{percent(e.noise_p95)})"),
         ("error at held-out", held if e.holdout_points else "none held out"),
         ("drift meanwhile", f"{percent(e.drift)} of the reference point"),

@@ -8,7 +8,7 @@ from typing import Any
 from specsim.report.plan_facts import objective_text, trace_facts
 from specsim.report.text import Page, milliseconds, number, percent
 
-__all__ = ["whatif_text"]
+__all__ = ["step_time_facts", "whatif_text"]
 
 _Row = Mapping[str, Any]
 
@@ -48,9 +48,25 @@ def _question(page: Page, result: Mapping[str, Any]) -> None:
         ("speculation", f"{speculation['method']}, k {', '.join(map(str, speculation['num_spec_tokens']))}"),
         ("acceptance", f"{acceptance['source']}; length " + ", ".join(f"{v:.2f} at k={k}" for k, v in lengths.items())),
         ("objective", objective_text(result["slo"])),
+        *step_time_facts(result),
     ])  # fmt: skip
     for note in [*result["trace"]["notes"], *result["notes"]]:
         page.line(f"- {note}")
+
+
+def step_time_facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Where step times are from, a line for each kind of profile, with the replicas that have it."""
+    kinds: dict[tuple[str, float], list[str]] = {}
+    for row in result["options"]:
+        names = kinds.setdefault((row["profile_kind"], row["profile_error"]), [])
+        name = f"{row['gpu']} tp {row['tp']} {_dtype(row)}"
+        if name not in names:
+            names.append(name)
+    told = [f"{kind}, a step is good to ±{error:.0%}" for kind, error in kinds]
+    if len(told) == 1:
+        return [("step times", told[0])]
+    lines = [f"{text}: {', '.join(names)}" for text, names in zip(told, kinds.values(), strict=True)]
+    return [("step times", lines[0]), *(("", line) for line in lines[1:])]
 
 
 def _dtype(row: _Row) -> str:

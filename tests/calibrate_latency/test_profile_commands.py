@@ -162,4 +162,4 @@ def test_an_unknown_name_is_refused_with_what_there_is(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     for command in ("show", "export"):
         more = ("-o", str(tmp_path / "x.json")) if command == "export" else ()
-        assert "no file, not stored" in run("profile", command, "nothing", *more, code=2)
+        assert "none that ships and none that is stored" in run("profile", command, "nothing", *more, code=2)

@@ -92,7 +92,7 @@ def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, content: str, mess
     path = tmp_path / "bad.json"
     path.write_text(content, encoding="utf-8")
     assert message in run("crossover", "--profile", str(path), *CROSSOVER, code=2)
-    assert "no such file, and no shipped profile" in run("crossover", "--profile", "./none.json", *CROSSOVER, code=2)
+    assert "no such file, none that ships" in run("crossover", "--profile", "./none.json", *CROSSOVER, code=2)
 
 
 def scenario(folder: Path, **deployment: str) -> Path:

@@ -15,12 +15,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import click
+
+from specsim.report.table import Table
 
 __all__ = ["ROOT", "Pair", "all_commands", "example", "help_page", "published_pairs", "published_summary",
            "published_table",
@@ -150,9 +152,23 @@ def report_tables() -> str:
     from specsim.report.plan_tables import plan_tables
 
     flags = "--max-requests 400 --replications 2 --k 3,5 --loads 4,12,20 --no-store"
-    trace = "examples/azure_llm_2023_conv_rows1-10000.csv"
+    return _columns(plan_tables(json.loads(output(f"specsim plan --trace {_TRACE} {flags} --json"))).values())
+
+
+def whatif_report_tables() -> str:
+    """The same of a what-if."""
+    from specsim.report.whatif_tables import whatif_tables
+
+    flags = "--peak 10s --gpu h100-sxm --policies off --no-store"
+    return _columns(whatif_tables(json.loads(output(f"specsim whatif --trace {_TRACE} {flags} --json"))).values())
+
+
+_TRACE = "examples/azure_llm_2023_conv_rows1-10000.csv"
+
+
+def _columns(tables: Iterable[Table]) -> str:
     lines = []
-    for table in plan_tables(json.loads(output(f"specsim plan --trace {trace} {flags} --json"))).values():
+    for table in tables:
         lines += [f"### {table.name}.csv", "", f"{table.title}.", "", "| column | meaning |", "| --- | --- |"]
         shown = [column for column in table.columns if not column.meaning.startswith("metric `")]
         lines += [f"| `{c.key}{'_*' if c.interval else ''}` | {c.meaning} |" for c in shown]

@@ -42,9 +42,14 @@ def browser() -> Iterator[Any]:
         started.close()
 
 
-@pytest.fixture(scope="module")
-def page_file(stored: StoredPlan, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("browser") / "report.html"
+CHARTS = {"stored": 6 + 2 + 3, "stored_whatif": 3}
+"""Fixture of a stored answer -> charts on its page."""
+
+
+@pytest.fixture(scope="module", params=CHARTS)
+def page_file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    stored: StoredPlan = request.getfixturevalue(request.param)
+    target = tmp_path_factory.mktemp("browser") / f"{request.param}.html"
     assert plan("latest", "--db", stored.db, "-o", target, command="report").exit_code == 0
     return target
 
@@ -68,7 +73,7 @@ def test_the_page_is_whole_and_silent(browser: Any, page_file: Path, width: int,
     assert asked == [page_file.as_uri()]
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     charts = page.locator("svg.chart")
-    assert charts.count() == page.locator("figure").count() == 6 + 2 + 3
+    assert charts.count() == page.locator("figure").count() == CHARTS[page_file.stem]
     for i in range(charts.count()):
         box = charts.nth(i).bounding_box()
         assert box is not None and box["width"] > 300 and box["height"] > 100

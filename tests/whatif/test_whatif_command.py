@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import re
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from plan_cli import leaves, plan, plan_process, write_log
+
+from scenarios.resolve import resolve
+from specsim.config import Deployment, Slo, Speculation
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "whatif-json.md"
 PLAN_PAGE = PAGE.with_name("plan-json.md")
@@ -79,7 +83,6 @@ def test_it_is_stored_listed_and_printed_again_from_what_was_simulated(log: Path
     ) == len(json.loads(shown)["plan"]["run_ids"])
     for command, words in (
         (("config", "latest"), "is a what-if"),
-        (("report", "latest", "--markdown"), "is a what-if"),
         (("runs", "compare", "latest", "latest"), "is a what-if"),
     ):
         refused = plan(*command[1:], "--db", db, command=command[0])
@@ -170,3 +173,24 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path) -> None:
     refused = plan("latest", "--db", tmp_path / "runs.db", command="report")
     assert refused.exit_code == 1
     assert "was stopped" in refused.stderr
+
+
+def test_a_measured_profile_counts_on_its_own_gpu_and_is_carried_to_the_others(log: Path, tmp_path: Path) -> None:
+    profile = replace(resolve(Deployment(gpu="h100-sxm"), Speculation(), Slo()).on.profile, kind="measured",
+                      relative_error=0.03, host_s=5e-3)  # fmt: skip
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(profile.to_dict()), encoding="utf-8")
+    call = ("--trace", log, "--gpu", "h100,h200,l40s", "--policies", "off", "--jobs", "1", "--k", "3", "--no-store")
+    result = json.loads(whatif(*call, "--profile", file, "--json").stdout)
+    assert [row["profile_kind"] for row in result["options"]] == ["measured", "transferred", "transferred"]
+    errors = [row["profile_error"] for row in result["options"]]
+    assert errors == sorted(errors)
+    assert errors[0] == 0.03
+    plain = json.loads(whatif(*call, "--json").stdout)
+    assert {row["profile_kind"] for row in plain["options"]} == {"analytic"}
+    for measured, analytic in zip(result["options"], plain["options"], strict=True):
+        own, other = (row["proof"]["at"]["metrics"]["tpot_p50_s"]["mean"] for row in (measured, analytic))
+        assert own - other == pytest.approx(5e-3 - 1.2e-3, rel=0.3), "the host's time is carried as it is"
+    said = whatif(*call, "--profile", file).stdout
+    assert "measured, a step is good to ±3%: H100 SXM tp 1 bf16" in said
+    assert "how attention verifies several tokens" in said

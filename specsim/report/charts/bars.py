@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from specsim.report.charts.style import INK, canvas, finished
 
-__all__ = ["LOOKS", "traffic_chart"]
+__all__ = ["LOOKS", "WINDOW_LOOKS", "traffic_chart"]
 
 LOOKS: Mapping[str, tuple[str, str]] = {
     "pays": ("#0072b2", ""),
@@ -15,6 +15,11 @@ LOOKS: Mapping[str, tuple[str, str]] = {
     "not simulated": ("#ffffff", "\\\\"),
 }
 """State of a time -> colour, and hatching for who does not see it."""
+WINDOW_LOOKS: Mapping[str, tuple[str, str]] = {
+    "sized for": ("#0072b2", "///"),
+    "other times": ("#dddddd", ""),
+}
+"""The same, of a strip that shows which time a fleet is sized for."""
 _TALLEST = 3.0
 """Levels above so many times the highest bar are left out, or the bars would be too small to read."""
 
@@ -28,13 +33,17 @@ def traffic_chart(
     bin_s: float,
     levels: Sequence[tuple[str, float, float, float]],
     description: str,
+    looks: Mapping[str, tuple[str, str]] = LOOKS,
 ) -> str:
-    """SVG of a bar for each time of `bin_s` seconds; `levels` are (name, height, low, high) of horizontal lines."""
+    """SVG of a bar for each time of `bin_s` seconds; `levels` are (name, height, low, high) of horizontal lines.
+
+    `looks`: how each of the states is drawn.
+    """
     size, unit = next((s, u) for s, u in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
                       if len(rates_per_s) * bin_s >= 2 * s or s == 1.0)  # fmt: skip
     step = bin_s / size
     with canvas(height=260) as (figure, axes):
-        for state, (color, hatch) in LOOKS.items():
+        for state, (color, hatch) in looks.items():
             chosen = [i for i, found in enumerate(states) if found == state]
             if chosen:
                 axes.bar(
