@@ -157,7 +157,8 @@ def _servable(trace: Trace, question: Question) -> tuple[Trace, list[str]]:
     if too_long == len(trace):
         raise TraceError(
             f"{trace.meta.source}: every request is longer than the {limit} tokens that {question.names['target']} "
-            f"serves here (shortest {int(total.min())}); choose a model or GPU with more room"
+            f"serves here (shortest {int(total.min())}); raise --max-model-len where it is given, or choose "
+            f"a model with a longer context"
         )
     if too_long:
         return trace, [

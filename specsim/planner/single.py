@@ -96,9 +96,12 @@ class SingleRun:
         if result.requests.rejected.all():
             shortest = int((self.trace.prompt_tokens.astype(np.int64) + self.trace.output_tokens).min())
             room = side.limits.num_kv_blocks * side.limits.block_size_tokens
+            way_out = "choose a model or GPU with more room"
+            if side.limits.max_model_len < min(shortest, room):
+                way_out = "raise --max-model-len, or choose a model with a longer context"
             raise TraceError(
                 f"{self.trace.meta.source}: every request is longer than is served here (shortest {shortest} tokens, "
-                f"max_model_len {side.limits.max_model_len}, cache {room} tokens); choose a model or GPU with more room"
+                f"max_model_len {side.limits.max_model_len}, cache {room} tokens); {way_out}"
             )
         return result
 

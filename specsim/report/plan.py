@@ -213,14 +213,14 @@ def _capacity(page: Page, result: Mapping[str, Any]) -> None:
     for c in sorted(result["capacity"], key=lambda c: rank(c["policy"])):
         found = "-" if c["load_per_s"] is None else f"{c['load_per_s']:.3g}"
         ratio = "-" if c["ratio_to_off"] is None else spread(c["ratio_to_off"], times)
-        beside = {"tie": " =", "more": "", "less": ""}.get(c["vs_off"] or "", "")
+        beside = {"tie": " =", None: " ?"}.get(c["vs_off"], "") if ratio != "-" else ""
         bracket = [number(c["low_per_s"]), number(c["high_per_s"])]
         search = c["verdict"].removesuffix(" the loads simulated")
         rows.append([_row_name(c["policy"], names), found, *bracket, _interval(c["interval"]), ratio + beside, search])
     page.table(["policy", "requests/s", "meets at", "fails at", "95 %", "to off", "search"], rows)
     page.line("95 %: interval over replications, - where one of them does not fail, or fails at once, in the loads "
-              "simulated; to off: ratio over the replications in which both sides fail there, = where it is a tie; "
-              "search: bracketed, or beyond or below the loads simulated.")  # fmt: skip
+              "simulated; to off: ratio over the replications in which both sides fail there, = where it is a tie, ? "
+              "where it is one only; search: bracketed, or beyond or below the loads simulated.")  # fmt: skip
     if result["search"]:
         page.line(
             f"{len(result['search'])} points between the loads of section 3 were simulated to narrow these brackets "
