@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, redirect_stdout
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +34,7 @@ class RayCluster:
             ) from None
         self._address = address
         self._workers = workers
+        self._is_ours = False
 
     @cached_property
     def count(self) -> int:
@@ -42,17 +45,23 @@ class RayCluster:
         """
         import ray
 
-        if not ray.is_initialized():
-            address = self._address or "auto"
-            try:
-                # signals stay ours: Ctrl-C ends in one line, and finished points are kept
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-            except (ConnectionError, ValueError, RuntimeError) as error:
-                raise ScenarioError(
-                    f"--address {address}: no Ray cluster answers there ({error}); start one with ray start --head, or "
-                    f"leave --executor out"
-                ) from None
+        self._connect()
         return self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+    def _connect(self) -> None:
+        import ray
+
+        if ray.is_initialized():
+            return
+        address = self._address or "auto"
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise ScenarioError(
+                f"--address {address}: no Ray cluster lets us in there ({error}); start one with ray start --head, or "
+                f"leave --executor out"
+            ) from None
+        self._is_ours = True
 
     @property
     def said(self) -> str:
@@ -60,7 +69,9 @@ class RayCluster:
 
     def crew(self, start: Callable[..., Callable[[Job], Result]], setup: tuple[Any, ...]) -> RayCrew[Job, Result]:
         """See `specsim.executors.base.Executor.crew`."""
-        return RayCrew(self.count, (start, setup))
+        count = self.count
+        self._connect()
+        return RayCrew(count, (start, setup), disconnect=self._is_ours)
 
 
 class _Remote:
@@ -95,9 +106,13 @@ class _Actor:
 
 
 class RayCrew(WorkerCrew[Job, Result]):
-    """Actors of a cluster; see `RayCluster`."""
+    """Actors of a cluster; see `RayCluster`.
 
-    def __init__(self, count: int, setup: Setup) -> None:
+    What Ray says of workers that died it prints, also later, until it is disconnected: to standard error, where talk
+    belongs.
+    """
+
+    def __init__(self, count: int, setup: Setup, *, disconnect: bool) -> None:
         import ray
 
         super().__init__(count)
@@ -105,6 +120,12 @@ class RayCrew(WorkerCrew[Job, Result]):
         self._kind = ray.remote(num_cpus=1, max_restarts=0)(_Remote)
         self._setup = ray.put(setup)
         self._actors: list[_Actor] = []
+        self._disconnect = disconnect
+        self._aside = ExitStack()
+
+    def __enter__(self) -> RayCrew[Job, Result]:
+        self._aside.enter_context(redirect_stdout(sys.stderr))
+        return self
 
     def _new_worker(self) -> _Actor:
         actor = _Actor(self._kind.remote(self._setup, arithmetic()))
@@ -132,5 +153,8 @@ class RayCrew(WorkerCrew[Job, Result]):
             raise WorkerDied(f"its Ray worker died {TRIES} times: {said.splitlines()[0]}") from error
 
     def _leave(self, *, finished: bool) -> None:
-        for actor in self._actors:
-            self._ray.kill(actor.handle)
+        with self._aside:
+            for actor in self._actors:
+                self._ray.kill(actor.handle)
+            if self._disconnect:
+                self._ray.shutdown()

@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
-from collections.abc import Callable
 from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
+from squares import broken, squares, tries
 
 from specsim.errors import ScenarioError, SpecsimError
 from specsim.executors import LocalProcesses, run_jobs
 from specsim.executors.base import TRIES
-
-
-def squares(folder: str) -> Callable[[int], int]:
-    """Squares a number and notes who did it; 13 kills its worker, 7 does so the first time, 5 raises."""
-
-    def square(number: int) -> int:
-        note = Path(folder) / str(number)
-        tries = len(note.read_text().split()) if note.exists() else 0
-        with note.open("a") as out:
-            out.write(f"{os.getpid()} ")
-        if number == 13 or (number == 7 and not tries):
-            os._exit(9)
-        if number == 5:
-            raise ScenarioError("five is refused")
-        return number * number
-
-    return square
-
-
-def broken(folder: str) -> Callable[[int], int]:
-    raise ScenarioError(f"nothing in {folder}")
-
-
-def tries(folder: Path, number: int) -> list[str]:
-    return (folder / str(number)).read_text().split()
 
 
 def test_a_worker_that_dies_costs_one_job_at_most_and_the_rest_goes_on(tmp_path: Path) -> None:
