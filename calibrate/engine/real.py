@@ -9,6 +9,7 @@ import numpy as np
 from calibrate.drafters import Drafter
 from calibrate.engine.clock import Clock, RealClock
 from calibrate.engine.engine import serve
+from calibrate.engine.forced import ForcedRunner
 from calibrate.engine.model_runner import ModelRunner
 from calibrate.engine.records import Served
 from calibrate.engine.verify import Sampling
@@ -34,6 +35,7 @@ def serve_real(
     concurrency: int | None = None,
     warmup_share: float = 0.0,
     clock: Clock | None = None,
+    forced: bool = False,
 ) -> tuple[Served, ModelRunner]:
     """Serve a workload with a model, in real time; what ran, and the runner, which has the texts.
 
@@ -42,6 +44,7 @@ def serve_real(
         drafter: a fresh one; it learns from what it sees.
         cost: what policies that weigh costs are told.
         clock: a fresh one; None: time on the wall.
+        forced: rounds emit what the workload's acceptance model deals, whatever the drafts are.
 
     Other arguments as `calibrate.engine.serve`.
 
@@ -49,7 +52,7 @@ def serve_real(
         ScenarioError: what the engine does not do, or what does not fit together.
     """
     clock = clock or RealClock()
-    runner = ModelRunner(
+    runner = (ForcedRunner if forced else ModelRunner)(
         model,
         prompts,
         workload,

@@ -73,15 +73,21 @@ def make_runs(
     serve: Serve,
     progress: Callable[[Run], None] = lambda run: None,
     reference: Callable[[], float] = lambda: math.nan,
+    *,
+    budget_s: float = math.inf,
+    now: Callable[[], float] = time.monotonic,
 ) -> tuple[list[Run], bool]:
     """Every trial of a world; what was made, and whether all of it.
 
     `reference` gives seconds of a piece of work that the profile knows, which tell how fast the machine is just now.
-    An interrupt (Ctrl-C) ends with the runs that were finished.
+    An interrupt (Ctrl-C), or the end of `budget_s`, ends with the runs that were finished; one is made in any case.
     """
     made: list[Run] = []
+    ends = now() + budget_s
     try:
         for trial in world.trials():
+            if made and now() + made[-1].wall_s > ends:
+                return made, False
             made.append(_run(world, serve, trial, reference()))
             progress(made[-1])
     except KeyboardInterrupt:
@@ -114,7 +120,8 @@ def _run(world: World, serve: Serve, trial: Trial, reference_s: float) -> Run:
 def predict(world: World, load: Load, policy: PolicySpec, slower: float = 1.0) -> Prediction:
     """An arm at a load from the profile and the acceptance of other prompts, on a machine whose steps all take `slower`
     times what the profile says."""
-    count = world.luck if policy.num_spec_tokens else 1  # without drafts there is no luck
+    # without drafts there is no luck, and forced luck is the very same
+    count = world.luck if policy.num_spec_tokens and not world.forced else 1
     # steps that take longer are arrivals that come sooner, by another unit of time
     results = [summarise(world.simulate(load, policy, seed=world.seed + n, sooner=slower)) for n in range(count)]
     scale = {name: slower if name.endswith("_s") else 1.0 for name in FIGURES} | {"output_tokens_per_s": 1 / slower}

@@ -114,6 +114,7 @@ class Server:
                 concurrency=load.concurrency,
                 warmup_share=world.warmup_share,
                 clock=self.clock(),
+                forced=world.forced and drafts,
             )
             return served
 

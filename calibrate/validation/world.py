@@ -94,7 +94,9 @@ class World:
     policies: tuple[PolicySpec, ...]
     loads: tuple[Load, ...]
     acceptance: AcceptanceModel | None = None
-    """Of other prompts; what predictions take."""
+    """Of other prompts; what predictions take. Forced: what rounds emit for real, too."""
+    forced: bool = False
+    """Real rounds emit what `acceptance` deals, the same as simulated ones of the same seed."""
     repeats: int = 3
     luck: int = 8
     """Simulations of each arm at each load, with luck of their own."""

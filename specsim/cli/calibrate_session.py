@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,14 +45,15 @@ def session(**values: Any) -> None:
     """Calibrate several models in one go on a GPU.
 
     Llama-3.1-8B with Llama-3.2-1B, with an EAGLE-3 head and with n-gram; Qwen3-30B-A3B; one GPU's shard of
-    Llama-3.1-70B by layers; and Llama-3.1-8B as the reference engine runs it, without graphs. Weights are random and
-    nothing is fetched. The same command again goes on with what is missing.
+    Llama-3.1-70B by layers; and Llama-3.1-8B as the reference engine runs it, without graphs. At the end that last
+    profile is held against real serving, with forced acceptance. Weights are random and nothing is fetched. The plan of
+    the time is printed first; the same command again goes on with what is missing.
 
     \b
         specsim calibrate session -o h100/
         specsim calibrate session -o trial/ --budget 2m --dry-run
     """  # fmt: skip
-    from calibrate.gpu_session import DEVICE_SIZES, PARTS, run_session
+    from calibrate.gpu_session import CHECKS, DEVICE_SIZES, PARTS, run_session
     from scenarios.hardware import gpu
     from specsim.errors import ScenarioError, nearest
 
@@ -60,7 +62,7 @@ def session(**values: Any) -> None:
     folder = Path(values["out"]).expanduser()
     if folder.exists() and not folder.is_dir():
         raise ScenarioError(f"--out {folder}: is a file; results go to a folder")
-    names = [part.name for part in PARTS]
+    names = [*(part.name for part in PARTS), *(check.name for check in CHECKS)]
     for name in values["only"]:
         if name not in names:
             raise ScenarioError(f"--only {name}: no such part{nearest(name, names)}; there are {', '.join(names)}")
@@ -80,7 +82,9 @@ def session(**values: Any) -> None:
         say=lambda line: click.echo(line, err=True),
     )  # fmt: skip
     click.echo(json.dumps(summary) if values["as_json"] else _text(summary, folder))
-    failed = [row["part"] for row in summary["parts"] if not row["status"].endswith(("done", "done already"))]
+    rows = [(row["part"], row["status"]) for row in summary["parts"]]
+    rows += [(row["check"], row["status"]) for row in summary["checks"]]
+    failed = [name for name, status in rows if not status.endswith(("done", "done already"))]
     if failed:
         raise ScenarioError(f"not finished: {', '.join(failed)}; the same command goes on with them")
 
@@ -117,4 +121,23 @@ def _text(summary: dict[str, Any], folder: Path) -> str:
                 f"  {method}: {facts['file']}, {facts['holdout_points']} held out, median error "
                 f"{facts['holdout_median']:.1%}, 95 % below {facts['holdout_p95']:.1%}, noise {facts['noise']:.1%}"
             )
+    for row in summary["checks"]:
+        lines += list(_check_lines(row))
     return "\n".join([*lines, f"Everything is in {folder}"])
+
+
+def _check_lines(row: dict[str, Any]) -> Iterator[str]:
+    yield f"{row['check']}: {row['status']}"
+    if row.get("last_line"):
+        yield f"  {row['last_line']}"
+    if "verdict" not in row:
+        return
+    verdict = row["verdict"]
+    yield (
+        f"  {row['runs']} of {row['runs_asked']} runs; {verdict['within']} of {verdict['figures']} throughputs and "
+        f"mean TPOTs within 5 % or the noise, {verdict['signs_right']} of {verdict['signs']} signs right"
+    )
+    for own in row["errors"]:
+        noise = "not known" if own["noise"] is None else f"{own['noise']:.1%}"
+        yield (f"  {own['load']}, {own['policy']}: tokens/s {own['output_tokens_per_s']:+.1%}, mean TPOT "
+               f"{own['tpot_mean_s']:+.1%} (noise {noise})")  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from specsim.cli.calibrate_latency import seconds_of
 from specsim.cli.trace import trace_options
 from specsim.cli.validation_kept import append_row, kept_validation
 
@@ -46,12 +48,15 @@ __all__ = ["serve"]
 @click.option("--acceptance-drafter", metavar="NAME", help="Drafter of that file; default: named like the method.")
 @click.option("--acceptance-prompts", type=click.IntRange(min=1), default=48, show_default=True, metavar="N",
               help="Other prompts that acceptance is measured on.")  # fmt: skip
+@click.option("--forced-acceptance", metavar="A[,A...]",
+              help="Deal acceptance by draft position, whatever is drafted: for random weights.")  # fmt: skip
 @click.option("--max-num-seqs", type=click.IntRange(min=1), metavar="N", help="Most requests in a step.")
 @click.option("--max-num-batched-tokens", type=click.IntRange(min=1), metavar="N", help="Token budget of a step.")
 @click.option("--device", default="auto", show_default=True, help="cuda, cuda:1, mps or cpu.")
 @click.option("--clock", help="wall, or cpu (processor time of one thread).  [default: the profile's]")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of a CPU.  [default: the profile's]")
 @click.option("--fitted-batches", is_flag=True, help="Allow loads whose batches the fit has seen; the result says so.")
+@click.option("--budget", metavar="TIME", help="Make no run that would not end within it, e.g. 60s.  [default: all]")
 @click.option("--dry-run", is_flag=True, help="Say what would be done and for how long, and end.")
 @click.option("--append-to", metavar="FILE.jsonl", help="Add the result to the rows that validation pages print.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of prompts, arrivals and luck.")
@@ -63,7 +68,8 @@ def serve(**values: Any) -> None:
 
     Arms (off, static, schedule) take turns at each load and are repeated; the same requests are simulated with the
     profile and the acceptance of other prompts. Printed are signed errors beside the noise of the runs, the speed-up,
-    where it ends, and each run simulated again with its own step times. Ctrl-C keeps what is finished.
+    where it ends, and each run simulated again with its own step times. Ctrl-C keeps what is finished. Random weights,
+    whose drafts nothing accepts, are served with --forced-acceptance: served and predicted rounds are then the same.
 
     \b
         specsim validate serve --profile smollm2-135m-cpu-ngram --target SmolLM2.gguf \\
@@ -79,10 +85,13 @@ def serve(**values: Any) -> None:
             raise ScenarioError(f"serving for real needs {needed}: pip install '.[calibrate]' in the folder of specsim")
     if values["append_to"] is not None:
         check_file("--append-to", values["append_to"], (".jsonl",), force=True)
+    budget_s = math.inf if values["budget"] is None else seconds_of(values["budget"])
     ready = prepared(values, say=lambda line: click.echo(line, err=True))
     if values["dry_run"]:
         return
-    runs, complete = _made(ready.world, ready.server.serving(ready.world), ready.server.reference(ready.device))
+    runs, complete = _made(
+        ready.world, ready.server.serving(ready.world), ready.server.reference(ready.device), budget_s
+    )
     result = ready.result(runs, complete)
     if values["store"]:
         result = {"validation_id": kept_validation(values["db"], result, kind="serve", profile=ready.world.on.profile),
@@ -93,12 +102,12 @@ def serve(**values: Any) -> None:
                else served_text(result, color=sys.stdout.isatty()).rstrip("\n"))  # fmt: skip
 
 
-def _made(world: World, serving: Any, reference: Callable[[], float]) -> tuple[list[Run], bool]:
+def _made(world: World, serving: Any, reference: Callable[[], float], budget_s: float) -> tuple[list[Run], bool]:
     """All runs; the bar moves between them only, since a thread that draws it would count as processor time."""
     from calibrate.validation.runs import make_runs
 
     if not sys.stderr.isatty():
-        return make_runs(world, serving, lambda run: click.echo(_said(run), err=True), reference)
+        return make_runs(world, serving, lambda run: click.echo(_said(run), err=True), reference, budget_s=budget_s)
     from rich.console import Console
     from rich.progress import Progress
 
@@ -110,7 +119,7 @@ def _made(world: World, serving: Any, reference: Callable[[], float]) -> tuple[l
         def progress(run: Run) -> None:
             bar.update(task, advance=1, description=_said(run), refresh=True)
 
-        return make_runs(world, serving, progress, reference)
+        return make_runs(world, serving, progress, reference, budget_s=budget_s)
 
 
 def _said(run: Run) -> str:

@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specsim.cli.model_input import method_options, model_of
+from specsim.cli.model_input import model_of
 from specsim.cli.scenario_options import parse_numbers, parse_whole_numbers, refuse_doubles
+from specsim.cli.served_method import drafter_options, drafter_weights, forced_acceptance
 
 if TYPE_CHECKING:
     from calibrate.latency.device import Device
@@ -96,7 +97,8 @@ def prepared(values: Mapping[str, Any], *, say: Callable[[str], None]) -> Ready:
     if method not in (*served, "none"):
         raise ScenarioError(f"--profile {values['profile']}: of method {method}, and the reference engine serves "
                             f"{', '.join(served)}; give a profile of one of those")  # fmt: skip
-    options = _options(values["draft_option"], method, covers)
+    options = drafter_options(values["draft_option"], method, covers)
+    forced = forced_acceptance(values, method)
     trace, loads = _trace(values), _loads(values)
     clock = values["clock"] or _CLOCKS.get(covers.get("clock", "wall"), "wall")
     threads = values["threads"] or (int(covers["threads"]) if "threads" in covers else None)
@@ -105,7 +107,7 @@ def prepared(values: Mapping[str, Any], *, say: Callable[[str], None]) -> Ready:
     if target.name != covers.get("target", target.name):
         raise ScenarioError(f"--target {values['target']}: is {target.name}, and the profile was measured for "
                             f"{covers['target']}; give that, or another profile")  # fmt: skip
-    draft = _draft(values["draft"], method)
+    draft = drafter_weights(values["draft"], method)
     question = _question(profile, target, draft, options, values, loads)
     path = points_file(values["profile"])
     points = None if path is None else _points(path)
@@ -120,7 +122,9 @@ def prepared(values: Mapping[str, Any], *, say: Callable[[str], None]) -> Ready:
         syncs_at_zero=profile.at_zero_drafts == "synced", seed=values["seed"],
     )  # fmt: skip
     checks = [*overlap_sentences(loads, points), *_device_checks(profile, device)]
-    if method != "none" and values["acceptance_file"] is None:
+    if forced is not None:
+        question = replace(question, acceptance=forced, acceptance_source=forced.name)
+    elif method != "none" and values["acceptance_file"] is None:
         say(f"measuring acceptance on {values['acceptance_prompts']} other prompts")
         model = server.acceptance(trace, values["acceptance_prompts"], values["k"], question.on.limits)
         question = replace(question, acceptance=model, acceptance_source=model.name)
@@ -128,7 +132,8 @@ def prepared(values: Mapping[str, Any], *, say: Callable[[str], None]) -> Ready:
     policies = _policies(values, question, trace)
     world = World(
         trace=trace, off=question.off, on=question.on, policies=policies, loads=loads,
-        acceptance=None if method == "none" else question.acceptance, repeats=values["repeats"], seed=values["seed"],
+        acceptance=None if method == "none" else question.acceptance, forced=forced is not None,
+        repeats=values["repeats"], seed=values["seed"],
     )  # fmt: skip
     runs = world.repeats * len(loads) * len(policies)
     say(f"{runs} runs ({len(loads)} loads x {len(policies)} arms x {world.repeats} repeats): about "
@@ -267,48 +272,13 @@ def _policies(values: Mapping[str, Any], question: Question, trace: Trace) -> tu
     return tuple(found)
 
 
-def _options(texts: tuple[str, ...], method: str, covers: Mapping[str, str]) -> dict[str, float]:
-    """Of the method; layers are those of the profile where it says them.
-
-    Raises:
-        ScenarioError: options without a method, or what `method_options` refuses.
-    """
-    from specsim.errors import ScenarioError
-
-    if method == "none":
-        if texts:
-            raise ScenarioError("--draft-option does nothing with a profile without speculation")
-        return {}
-    found = method_options(texts, (method,))[method]
-    if method == "layer_skip" and "draft_layers" in covers:
-        found.setdefault("layers", int(covers["draft_layers"]))
-    return found
-
-
-def _draft(given: str | None, method: str) -> Model | Path | None:
-    """A draft model, or the folder of heads.
-
-    Raises:
-        ScenarioError: the method runs none, or there is no such model or folder.
-    """
-    from calibrate.acceptance.methods import HEADS, NEEDS_DRAFT
-    from specsim.errors import ScenarioError
-
-    if given is None:
-        return None
-    if method not in NEEDS_DRAFT:
-        raise ScenarioError(f"--draft is for {', '.join(NEEDS_DRAFT)}, and the profile is of method {method}")
-    if method not in HEADS:
-        return model_of(given, "--draft")
-    folder = Path(given).expanduser()
-    if not folder.is_dir():
-        raise ScenarioError(f"--draft {given}: no such folder; {method} needs {NEEDS_DRAFT[method]}")
-    return folder
-
-
 def _of_acceptance(values: Mapping[str, Any], method: str, question: Question) -> str:
     if method == "none":
         return "Nothing drafts, so no acceptance is needed."
+    if values["forced_acceptance"] is not None:
+        return (f"Acceptance was forced, {question.acceptance.expected_length(values['k']):.2f} tokens a round at k = "
+                f"{values['k']}: served and predicted rounds are the same, so that errors are of step times and "
+                f"scheduling alone.")  # fmt: skip
     if values["acceptance_file"] is not None:
         return (f"Acceptance is that of {values['acceptance_file']}; whether its prompts are others than those served "
                 f"is not known here.")  # fmt: skip

@@ -108,6 +108,43 @@ def test_a_part_that_hangs_is_stopped_and_what_it_measured_becomes_a_profile(
     assert partial.target.num_experts == 8
 
 
+def test_the_engines_own_profile_is_held_against_serving_with_forced_acceptance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session.subprocess, "run", InProcess())
+    monkeypatch.setattr(session, "_left_s", lambda ends, now: 4.0)
+    names = ("--only", "llama-3.1-8b-eager", "--only", "llama-3.1-8b-served")
+    done = CliRunner().invoke(
+        cli, ["calibrate", "session", "-o", str(tmp_path), "--dry-run", "--budget", "6s", *names, "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    said = done.stderr.splitlines()
+    assert said[0].startswith("plan: llama-3.1-8b-eager: 0 s to 3 s of 6 s"), "the plan of the time comes first"
+    assert said[1].startswith("plan: llama-3.1-8b-served: 3 s to 6 s of 6 s")
+    (check,) = json.loads(done.stdout)["checks"]
+    assert (check["status"], check["runs"] >= 1) == ("done", True)
+    assert any("Acceptance was forced, 2.19 tokens a round at k = 2" in sentence for sentence in check["checks"])
+    result = json.loads((tmp_path / "llama-3.1-8b-served.jsonl").read_text("utf-8"))
+    assert result["weights"] == "random, seed 0"
+    assert result["replay"]["unmatched_steps"] == 0
+    for row in result["rows"]:
+        figure = row["figures"]["tokens_per_round"]
+        assert figure["predicted"] == pytest.approx(figure["measured"]), "the very same rounds"
+        assert figure["measured"] > 1 or row["policy"] == "off"
+    again = CliRunner().invoke(cli, ["calibrate", "session", "-o", str(tmp_path), "--dry-run", *names])
+    assert again.exit_code == 0
+    assert "llama-3.1-8b-served: was done already" in again.stdout
+    assert "mean TPOTs within 5 % or the noise" in again.stdout
+
+
+def test_a_check_without_its_profile_says_what_it_needs(tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        cli, ["calibrate", "session", "-o", str(tmp_path), "--dry-run", "--only", "llama-3.1-8b-served"]
+    )
+    assert done.exit_code == 2
+    assert "llama-3.1-8b-served: needs the profile of llama-3.1-8b-eager" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -135,4 +172,9 @@ def test_on_the_device_the_catalogue_itself_is_measured(tmp_path: Path) -> None:
         given = [words[n + 1] for n, word in enumerate(words) if word in ("--target", "--draft")]
         assert set(given) <= set(load_models())
         assert words[words.index("--device") + 1] == "cuda"
-    assert sum(part.share for part in session.PARTS) == pytest.approx(1.0)
+    for check in session.CHECKS:
+        words = session.check_command(check, tmp_path, session.DEVICE_SIZES, 58.0)
+        given = [words[n + 1] for n, word in enumerate(words) if word in ("--target", "--draft")]
+        assert given == ["llama-3.1-8b", "llama-3.2-1b"]
+        assert words[words.index("--budget") + 1] == "38s", "the rest is for loading"
+    assert sum(part.share for part in (*session.PARTS, *session.CHECKS)) == pytest.approx(1.0)

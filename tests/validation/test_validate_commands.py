@@ -151,9 +151,34 @@ def test_a_profile_of_a_model_that_the_catalogue_lacks_is_for_its_config(home: P
     assert "the profile was measured for 'tiny-target'" in other.stderr
 
 
+def test_forced_acceptance_gives_real_and_predicted_runs_the_same_rounds(home: Path) -> None:
+    draft = ("--draft", str(home / "tiny-draft"), "--policy", "off", "--policy", "static:2", "--no-store", "--json")
+    done = serve(home, *draft, "--forced-acceptance", "0.8,0.5", profile="p-draft_model.json")
+    assert done.exit_code == 0, done.output
+    assert "measuring acceptance" not in done.stderr
+    result = json.loads(done.stdout)
+    on = next(row for row in result["rows"] if row["policy"] == "k=2")
+    for name in ("mean_acceptance_length", "tokens_per_round"):
+        assert on["figures"][name]["error"] == pytest.approx(0)
+        assert on["figures"][name]["luck"] == on["figures"][name]["noise"] == 0
+    assert on["figures"]["mean_acceptance_length"]["measured"] > 1.2
+    assert "Acceptance was forced, 2.20 tokens a round at k = 2" in " ".join(result["checks"])
+    ended = serve(home, *draft, "--forced-acceptance", "0.8", "--budget", "1s", "--repeats", "90",
+                  profile="p-draft_model.json")  # fmt: skip
+    assert ended.exit_code == 0, ended.output
+    partial = json.loads(ended.stdout)
+    assert partial["status"] == "partial"
+    assert 1 <= partial["runs"] < partial["runs_asked"] == 180
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
+        (("--forced-acceptance", "0.8,0.5,0.1"), "must be one share in 0..1, or 2 of them"),
+        (("--forced-acceptance", "1.2"), "must be one share in 0..1"),
+        (("--forced-acceptance", "x"), "must be finite numbers separated by commas"),
+        (("--forced-acceptance", "0.5", "--acceptance-file", "x"), "give one of them"),
+        (("--budget", "soon"), "--budget 'soon' must be a time such as 90s"),
         (("--concurrency", "4"), "has seen batches of so many requests"),
         (("--draft", "x"), "--draft is for draft_model, medusa, eagle3, and the profile is of method ngram"),
         (("--draft-option", "min_tokens=x"), "must be NAME=N with a number"),

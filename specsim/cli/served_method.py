@@ -1,0 +1,81 @@
+"""The method that `specsim validate serve` runs: its options, its weights, and the acceptance that is dealt to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specsim.cli.model_input import method_options, model_of
+from specsim.cli.scenario_options import parse_numbers
+
+if TYPE_CHECKING:
+    from calibrate.latency.job import Model
+    from specsim.acceptance import PerPosition
+
+__all__ = ["drafter_options", "drafter_weights", "forced_acceptance"]
+
+
+def drafter_options(texts: tuple[str, ...], method: str, covers: Mapping[str, str]) -> dict[str, float]:
+    """Of the method; layers are those of the profile where it says them.
+
+    Raises:
+        ScenarioError: options without a method, or what `method_options` refuses.
+    """
+    from specsim.errors import ScenarioError
+
+    if method == "none":
+        if texts:
+            raise ScenarioError("--draft-option does nothing with a profile without speculation")
+        return {}
+    found = method_options(texts, (method,))[method]
+    if method == "layer_skip" and "draft_layers" in covers:
+        found.setdefault("layers", int(covers["draft_layers"]))
+    return found
+
+
+def drafter_weights(given: str | None, method: str) -> Model | Path | None:
+    """A draft model, or the folder of heads.
+
+    Raises:
+        ScenarioError: the method runs none, or there is no such model or folder.
+    """
+    from calibrate.acceptance.methods import HEADS, NEEDS_DRAFT
+    from specsim.errors import ScenarioError
+
+    if given is None:
+        return None
+    if method not in NEEDS_DRAFT:
+        raise ScenarioError(f"--draft is for {', '.join(NEEDS_DRAFT)}, and the profile is of method {method}")
+    if method not in HEADS:
+        return model_of(given, "--draft")
+    folder = Path(given).expanduser()
+    if not folder.is_dir():
+        raise ScenarioError(f"--draft {given}: no such folder; {method} needs {NEEDS_DRAFT[method]}")
+    return folder
+
+
+def forced_acceptance(values: Mapping[str, Any], method: str) -> PerPosition | None:
+    """Acceptance that is dealt to real rounds, one number for all positions or one each.
+
+    Raises:
+        ScenarioError: numbers that are none of such, or flags that say how acceptance is measured.
+    """
+    from specsim.acceptance import PerPosition
+    from specsim.errors import ScenarioError
+
+    text = values["forced_acceptance"]
+    if text is None:
+        return None
+    if method == "none":
+        raise ScenarioError("--forced-acceptance does nothing with a profile without speculation")
+    if values["acceptance_file"] is not None:
+        raise ScenarioError("--forced-acceptance deals acceptance, and --acceptance-file measured it; give one of them")
+    rates, k = parse_numbers(text, "--forced-acceptance"), values["k"]
+    if len(rates) == 1:
+        rates *= k
+    if len(rates) != k or not all(0 <= rate <= 1 for rate in rates):
+        raise ScenarioError(
+            f"--forced-acceptance {text}: must be one share in 0..1, or {k} of them, one a draft of --k"
+        )
+    return PerPosition(rates, name=f"forced: {', '.join(f'{rate:g}' for rate in rates)}")
