@@ -1,8 +1,8 @@
 """Compiling loops: numba with its cache where there is a place to write it, without where there is none.
 
 Models nothing. A kernel is a plain function over arrays and numbers; it computes what Python would, bit for bit (no
-fast-math). A cached kernel is compiled anew only when its own file changes, so kernels that call each other, and the
-constants they use, share a file.
+fast-math). A cached kernel is compiled anew when its own file changes, or one of which its file imports kernels;
+constants of other files are looked at only where kernels come from there too.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numba
 from numba import njit
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.dispatcher import Dispatcher
 
 __all__ = ["kernel"]
 
@@ -29,11 +31,28 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Files(CompileResultCacheImpl):  # type: ignore[misc]
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._others = sorted(_files_called(function) - {function.__code__.co_filename})
+        super().__init__(function)
+
     def get_filename_base(self, fullname: str, abiflags: str) -> str:
-        """A name for each content of the source: numba writes its index before the code that it names, and whoever
-        reads in between would run the code of an older source under the same name."""
-        stamp = repr((self.locator.get_source_stamp(), numba.__version__))
+        """A name for each content of the sources: numba looks at the function's own file only, and writes its index
+        before the code that it names, so that whoever reads in between would run the code of an older source under the
+        same name."""
+        others = [Path(file).read_bytes() for file in self._others]
+        stamp = repr((self.locator.get_source_stamp(), numba.__version__, others))
         return f"{super().get_filename_base(fullname, abiflags)}-{hashlib.sha256(stamp.encode()).hexdigest()[:12]}"
+
+
+def _files_called(function: Callable[..., Any]) -> set[str]:
+    """Files of all kernels that a function can see, and of those that these see."""
+    files, at_hand = set(), [function]
+    while at_hand:
+        one = at_hand.pop()
+        if one.__code__.co_filename not in files:
+            files.add(one.__code__.co_filename)
+            at_hand += [found.py_func for found in one.__globals__.values() if isinstance(found, Dispatcher)]
+    return files
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from specsim.passes import ChunkWork, CompiledPass
-from specsim.profiles import LatencyProfile
+from specsim.profiles import LatencyProfile, PassCost
 from specsim.trees import Tree
 
 __all__ = ["DraftPasses"]
@@ -74,54 +74,74 @@ class DraftPasses:
         `path`: drafts that the target has verified on the paths of its requests; branches of a tree that were not taken
         are not caught up on.
         """
-        p, draft, k = self._profile, self._draft, num_spec_tokens
         decode = work.decode_requests
-        rows, seen = decode + work.prefill_rows, decode + path + work.prefill_tokens
-        if k == 0:
-            return self._catch_up_s(decode, path, seen)
-        if p.draft_mode == "heads":
-            fixed = draft.cost.fixed_s
-            return fixed + k * (draft.matrix(rows) - fixed + draft.head(rows)) if rows else 0.0
-        if p.draft_mode == "block":
-            caught_up = seen * p.draft_catch_up_share * draft.cost.token_s
-            matrix = draft.matrix(rows * (k + 1), draft.alike(rows, rows * k))
-            return caught_up + matrix + draft.head(rows * k) + rows * draft.cost.request_s
-        if p.draft_mode == "parallel":
-            more = rows * self._extra_rows(k)
-            matrix = draft.matrix(seen + more, draft.alike(rows, path + more))
-            return matrix + draft.head(rows * k) + rows * draft.cost.request_s
-        if p.draft_catches_up:
-            more = rows * self._extra_rows(k)
-            seconds = draft.matrix(seen + more, draft.alike(decode, path + more)) + draft.head(rows)
-        else:
-            seconds = draft.matrix(rows) + draft.head(rows)
-        for nodes in self._later_passes(k):
-            seconds += draft.drafting(rows, nodes)
-        return seconds + k * rows * draft.cost.request_s
+        rows = decode + work.prefill_rows
+        seconds = self.first_s(decode, rows, path, decode + path + work.prefill_tokens, num_spec_tokens)
+        for more in self.further_s(decode, rows, num_spec_tokens):
+            seconds += more
+        return seconds
 
-    def _catch_up_s(self, decode: int, path: int, seen: int) -> float:
-        """Matrix work of a first pass from which nothing is drafted, so that no logits are asked for."""
-        p, draft = self._profile, self._draft
-        if p.draft_mode == "heads" or not p.draft_catches_up:
+    def first_s(self, decode: int, rows: int, path: int, seen: int, num_spec_tokens: int) -> float:
+        """What of `matrix_s` depends on the tokens `seen`, that is on all that the drafter catches up on."""
+        p, draft, k = self._profile, self._draft, num_spec_tokens
+        if p.draft_mode == "heads" or not (p.draft_catches_up or (k and p.draft_mode != "serial")):
             return 0.0
         if p.draft_mode == "block":
             return seen * p.draft_catch_up_share * draft.cost.token_s
-        return draft.matrix(seen, draft.alike(decode, path)) + decode * draft.cost.request_s
+        if k == 0:
+            return draft.matrix(seen, draft.alike(decode, path))
+        more = rows * self._extra_rows(k)
+        requests = rows if p.draft_mode == "parallel" else decode
+        return draft.matrix(seen + more, draft.alike(requests, path + more))
+
+    def by_seen_alone(self, num_spec_tokens: int) -> bool:
+        """Whether `first_s` follows from the tokens seen and `num_spec_tokens`."""
+        cost = self._draft.cost
+        shares = cost.num_experts > 0 and cost.expert_sharing != 1.0
+        return not shares and (num_spec_tokens == 0 or self._extra_rows(num_spec_tokens) == 0)
+
+    def further_s(self, decode: int, rows: int, num_spec_tokens: int) -> list[float]:
+        """The rest of `matrix_s`, in the order in which it is added up."""
+        p, draft, k = self._profile, self._draft, num_spec_tokens
+        cost = draft.cost
+        if k == 0:  # nothing is drafted, so that no logits are asked for
+            return [decode * cost.request_s] if p.draft_catches_up and p.draft_mode in ("serial", "parallel") else []
+        if p.draft_mode == "heads":
+            fixed = cost.fixed_s
+            return [fixed + k * (draft.matrix(rows) - fixed + draft.head(rows)) if rows else 0.0]
+        if p.draft_mode == "block":
+            matrix = draft.matrix(rows * (k + 1), draft.alike(rows, rows * k))
+            return [matrix, draft.head(rows * k), rows * cost.request_s]
+        if p.draft_mode == "parallel":
+            return [draft.head(rows * k), rows * cost.request_s]
+        first = [draft.head(rows)] if p.draft_catches_up else [draft.matrix(rows), draft.head(rows)]
+        return [*first, *(draft.drafting(rows, nodes) for nodes in self._later_passes(k)), k * rows * cost.request_s]
+
+    def reading(self, num_spec_tokens: int) -> tuple[bool, int]:
+        """(whether the first pass computes attention over prompts, passes that read finished prompts)."""
+        p, k = self._profile, num_spec_tokens
+        if p.draft_mode == "heads":
+            return False, 0
+        chunks = p.draft_catches_up and p.draft_mode != "block"
+        if k == 0 or p.draft_mode == "parallel":
+            return chunks, 0
+        if p.draft_mode == "block":
+            return chunks, 1
+        return chunks, k - 1 if p.draft_catches_up else k
 
     def prompt_s(self, work: _Work, num_spec_tokens: int) -> float:
         """Attention over prompts: their own chunks where the drafter catches up, and finished ones read by the passes
         that draft behind them."""
-        p, cost, k = self._profile, self._draft.cost, num_spec_tokens
-        if p.draft_mode == "heads":
-            return 0.0
-        chunks = p.draft_catches_up and p.draft_mode != "block"
+        cost = self._draft.cost
+        chunks, passes = self.reading(num_spec_tokens)
         seconds = self._draft.prefill(work) if chunks else 0.0
-        if not work.prefill_rows or k == 0:
+        if not work.prefill_rows or not passes:
             return seconds
-        if p.draft_mode == "block":
-            passes = 1
-        else:
-            passes = 0 if p.draft_mode == "parallel" else k - 1 if p.draft_catches_up else k
         prompts = work.prefill_kv_tokens + work.prefill_tokens
         windowed = min(prompts, work.prefill_rows * cost.window_tokens)
         return seconds + passes * (prompts * cost.kv_token_s + windowed * cost.windowed_kv_token_s)
+
+    @property
+    def cost(self) -> PassCost:
+        """Of one pass of the drafter."""
+        return self._draft.cost

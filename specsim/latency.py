@@ -292,6 +292,38 @@ class StepCost:
         terms = self._decode[key] = (base, full, windowed)
         return terms
 
+    def mixed_terms(
+        self, decode_requests: int, levels: int, verified: int, next_k: int, machinery: bool
+    ) -> tuple[float, float, float]:
+        """The same of a step with prompts; matrix work, attention of prompts and what a mixed step pays left out."""
+        key = (decode_requests, levels, verified, next_k, machinery)
+        return self._mixed.get(key) or self._mixed_terms(key)
+
+    def target_matrix_s(self, tokens: int, requests: int, verified: int) -> float:
+        """Matrix work of the target over so many tokens, prompts included, head left out."""
+        return self._target_matrix_s(tokens, verified, self._target.alike(requests, verified))
+
+    @property
+    def target_by_tokens_alone(self) -> bool:
+        """Whether `target_matrix_s` follows from the tokens."""
+        cost = self._target.cost
+        shares = cost.num_experts > 0 and cost.expert_sharing != 1.0
+        return not shares and not self.profile.verify_skip_share
+
+    @property
+    def has_knees(self) -> bool:
+        """Whether reading the cache and computing pairs overlap in part, in the target or the drafter."""
+        draft = self.profile.draft
+        return self.profile.target.attention_knee > 0.0 or (draft is not None and draft.attention_knee > 0.0)
+
+    def head_s(self, rows: int) -> float:
+        """Output head and sampling of the target."""
+        return self._target.head(rows)
+
+    def drafter_of(self, num_spec_tokens: int, machinery: bool) -> DraftPasses | None:
+        """The drafter's passes, None where none are run."""
+        return self._draft if self._runs_drafter(num_spec_tokens, machinery) else None
+
     def _mixed_terms(self, key: _Key) -> tuple[float, float, float]:
         """As `terms`, without matrix work, which depends on the prompt tokens too."""
         _, full, windowed = self.terms(*key)

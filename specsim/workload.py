@@ -67,6 +67,19 @@ class Workload:
             self._chunks.move_to_end(chunk)
         return kept
 
+    def stretch(self, request: int) -> tuple[int, LuckChunk]:
+        """(first request, luck) of the chunk that a request lies in and of the one behind it, together."""
+        chunk = request // CHUNK
+        found = [self.luck(chunk)]
+        if (chunk + 1) * CHUNK < len(self):
+            found.append(self.luck(chunk + 1))
+        drafts = None
+        if any(one.drafts is not None for one in found):
+            whole = [np.full(len(one.span), MAX_SPEC_TOKENS) if one.drafts is None else one.drafts for one in found]
+            drafts = np.concatenate(whole).astype(np.int8)
+        offsets = [found[0].offsets, *(found[0].offsets[-1] + one.offsets[1:] for one in found[1:])]
+        return chunk * CHUNK, LuckChunk(np.concatenate([one.span for one in found]), drafts, np.concatenate(offsets))
+
     def _draw(self, chunk: int) -> LuckChunk:
         rows = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
         outputs = self.trace.output_tokens[rows].astype(np.int64)

@@ -24,7 +24,7 @@ from specsim.disaggregation import Disaggregation
 from specsim.disciplines import DISCIPLINES, SGLANG, TRTLLM, VLLM, Discipline
 from specsim.drafters import all_drafters
 from specsim.drafters.base import Drafter
-from specsim.engine import simulator
+from specsim.engine import decode_kernels, simulator
 from specsim.engine.fast_pools import FastDecode, FastPrefill
 from specsim.engine.fast_replica import FastReplica
 from specsim.engine.observe import Observer
@@ -178,7 +178,9 @@ def queues_of(replica: Replica) -> tuple[list[int], list[int]]:
     if isinstance(replica, PlainReplica):
         scheduler = replica.scheduler
         return [r.request_id for r in scheduler.waiting], [r.request_id for r in scheduler.running]
-    return list(replica._waiting), list(replica._running)
+    decoding = replica._batch.rows[: replica._batch.count, decode_kernels.REQUEST].tolist()
+    unfinished = [] if replica._partial is None else [replica._partial]
+    return list(replica._waiting), [*decoding, *replica._completing, *unfinished]
 
 
 def pool_of(replica: Replica) -> Any:

@@ -61,10 +61,9 @@ class DecodeBatch:
         self.sums[kernels.WINDOW] = window_tokens
         self.rows = np.zeros((ROWS, kernels.FIELDS), dtype=np.int64)
         self.notes = np.zeros((kernels.NOTES, ROWS), dtype=np.int64)
-        self.ended_s = np.zeros(ROWS)
-        """When those that finished with the last steps did."""
         self.luck = np.zeros((PLACES, 2), dtype=np.int8)
-        self._place = 0
+        self.place = 0
+        """In the luck: where the next one's goes."""
         self._peek = Peek()
         self.trims = False
         """Whether the coming step verifies fewer drafts than are scheduled."""
@@ -83,14 +82,13 @@ class DecodeBatch:
         workload = self._workload
         chunk = workload.luck(request // CHUNK)
         length = workload.output_tokens[request] - emitted
-        if self.count == len(self.rows) or self._place + length > len(self.luck):
-            self._make_room(length)
+        self.make_room(1, length)
         kernels.join(
-            self.sums, self.rows, self.luck, self._place, chunk.span, _ALWAYS if chunk.drafts is None else chunk.drafts,
+            self.sums, self.rows, self.luck, self.place, chunk.span, _ALWAYS if chunk.drafts is None else chunk.drafts,
             chunk.offsets.item(request % CHUNK) + emitted, length, request,
             workload.prompt_tokens[request] + emitted - 1, self._lookahead, held, next_k, is_stale, is_pending,
         )  # fmt: skip
-        self._place += length
+        self.place += length
         self.count += 1
 
     def peek(self, budget_tokens: int) -> Peek:
@@ -162,6 +160,11 @@ class DecodeBatch:
         requests, taken = notes[kernels.FINISHED, :count].tolist(), notes[kernels.HELD, :count].tolist()
         return list(zip(requests, taken, strict=True))
 
+    @property
+    def last(self) -> int:
+        """The request that joined last."""
+        return self.rows.item(self.count - 1, kernels.REQUEST)
+
     def pop(self, request: int) -> tuple[int, int]:
         """Drop a request; its (emitted tokens, blocks)."""
         self.count -= 1
@@ -174,17 +177,17 @@ class DecodeBatch:
         ids, left = rows[:, kernels.REQUEST].tolist(), (rows[:, kernels.END] - rows[:, kernels.AT]).tolist()
         return [(request, outputs[request] - more) for request, more in zip(ids, left, strict=True)]
 
-    def _make_room(self, length: int) -> None:
-        if self.count == len(self.rows):
+    def make_room(self, requests: int, length: int) -> None:
+        """Room for so many more requests and output positions, as far as there is none."""
+        while self.count + requests > len(self.rows):
             self.rows = np.concatenate((self.rows, np.zeros_like(self.rows)))
             self.notes = np.concatenate((self.notes, np.zeros_like(self.notes)), axis=1)
-            self.ended_s = np.zeros(len(self.rows))
-        if self._place + length > len(self.luck):
+        if self.place + length > len(self.luck):
             held = self.rows[: self.count]
             total = int((held[:, kernels.END] - held[:, kernels.AT]).sum()) + length
             size = len(self.luck)
             while total > size // 2:
                 size *= 2
             fresh = self.luck if size == len(self.luck) else np.zeros((size, 2), dtype=np.int8)
-            self._place = kernels.tidy(self.sums, self.rows, self.luck, fresh)
+            self.place = kernels.tidy(self.sums, self.rows, self.luck, fresh)
             self.luck = fresh

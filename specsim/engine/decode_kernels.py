@@ -48,6 +48,19 @@ ROUNDS, DRAFT_ROUNDED, DRAFTED, ACCEPTED, DECODED, PREFILLED = range(6, 12)
 K_STEPS = 12
 GAP_LOW, GAP_BINS_PER_E, ZEROS = K_STEPS + 65, K_STEPS + 66, K_STEPS + 67
 GAPS = K_STEPS + 68
+# terms of steps with prompts share the table; their last key is the code, to which the next k is added where it matters
+MIXED, MATRIX, HEAD, FIRST, FURTHER = 1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12
+APART = 1 << 20
+"""Two counts in one key: this many times the one, and the other."""
+# prices: of a change of k, whether host time is hidden, host time and that of a request, of a step with prompts,
+# whether the target's matrix work follows from tokens alone; then attention of the target and the drafter, five each:
+# a pair, the window, a pair in windowed layers, a cached token, a cached token in windowed layers
+SWITCH, OVERLAPS, HOST, HOST_REQUEST, WITH_PROMPTS, ALONE, TARGET, DRAFTER = 0, 1, 2, 3, 4, 5, 6, 11
+PRICES = 16
+# drafting, by next k: whether this row is known, whether the drafter runs, whether its first pass follows from tokens
+# alone and computes attention over prompts, passes that read finished prompts, further terms
+ASKED, RUNS, SEEN_ALONE, CHUNKS, READS, MORE = range(6)
+DRAFTING = 6
 _ANY = 127
 
 
@@ -302,18 +315,27 @@ def find_terms(terms, requests, levels, verified, next_k):  # type: ignore[no-un
 
 
 @kernel
+def refill(old, fresh):  # type: ignore[no-untyped-def]
+    """Put the makes-up of one table into another one, which is larger."""
+    for place in range(len(old)):
+        if old[place, USED]:
+            a, b = np.int64(old[place, _REQUESTS]), np.int64(old[place, _LEVELS])
+            c, d = np.int64(old[place, _VERIFIED]), np.int64(old[place, _NEXT])
+            fresh[find_terms(fresh, a, b, c, d)] = old[place]
+
+
+@kernel
 def run_steps(  # type: ignore[no-untyped-def]
-    sums, rows, notes, ended_s, luck, terms, prices, nodes, record, history, now_s, until_s, from_s, measured_until_s,
+    sums, rows, notes, luck, terms, prices, nodes, record, history, now_s, until_s, from_s, measured_until_s,
     first_s, first_batch, prefilled, is_alone, last_k, next_k, then_k, most, kv_below, used_blocks, freed, capacity,
-    budget, slots, trims, leaving, leaving_kv, leaving_windowed, stays, padding, gap_from_s, later, later_from_s, stops,
+    budget, slots, trims, leaving, leaving_kv, leaving_windowed, stays, padding, gap_from_s, later, later_from_s,
 ):  # fmt: skip
-    """Whole steps, one after another, until one ends at `until_s` or later, a request finishes (if it `stops` there,
-    else the last one), there are `most`, the context reaches `kv_below`, or the next one would double the time, need
-    more blocks than there are, a draft cut, or terms that the table does not have.
+    """Whole steps, one after another, until one ends at `until_s` or later, a request finishes, there are `most`, the
+    context reaches `kv_below`, or the next one would double the time, need more blocks than there are, a draft cut, or
+    terms that the table does not have.
 
     Args:
-        ended_s: float64 [requests], gets when each that finished did, in the order of the notes.
-        prices: float64 [4]: seconds of a change of k; whether host time is hidden; host seconds, and per request.
+        prices: see above.
         history: int64 [steps, 5], gets requests, rounds, rounds with drafts, drafts and tokens emitted of each step, as
             far as it is long.
         nodes: int64, tokens verified by depth of a tree; empty: drafts are chains.
@@ -333,7 +355,7 @@ def run_steps(  # type: ignore[no-untyped-def]
     seconds = 0.0
     k, lacks = next_k, False
     exact_s = 2.0 * now_s  # up to there `end - now` has no rounding, so that a clock can be moved on by it
-    while now_s < until_s and steps < most and (finished == 0 or not (stops or sums[COUNT] == 0)):
+    while now_s < until_s and steps < most and finished == 0:
         is_special = steps == 0 and first_s >= 0.0
         count, kv, new_blocks = sums[COUNT], sums[KV] + padding, sums[NEW_BLOCKS]
         served, batch = count, count
@@ -361,17 +383,16 @@ def run_steps(  # type: ignore[no-untyped-def]
             step_s = terms[place, _BASE] + (kv + leaving_kv) * terms[place, _FULL]
             step_s += (sums[WINDOWED] + leaving_windowed) * terms[place, _CUT_OFF]
             if last_k != k:
-                step_s += prices[0]
-            if prices[1]:
-                step_s = max(step_s, prices[2] + requests * prices[3])
+                step_s += prices[SWITCH]
+            if prices[OVERLAPS]:
+                step_s = max(step_s, prices[HOST] + requests * prices[HOST_REQUEST])
         end_s = now_s + step_s
         if steps and end_s > exact_s:
             break
         seconds, drafts, draft_rounds = step_s, coming, coming_rounds
         used_blocks += new_blocks
         taken += new_blocks
-        before = finished
-        gained, finished = _walk(sums, rows, notes, luck, served, k, False, trims, before)
+        gained, finished = _walk(sums, rows, notes, luck, served, k, False, trims, 0)
         all_gained += gained
         if steps < len(history):
             history[steps, 0], history[steps, 1] = batch - count if is_special and is_alone else batch, served
@@ -398,10 +419,6 @@ def run_steps(  # type: ignore[no-untyped-def]
         if not (is_special and is_alone):
             gap_from_s, later = end_s, 0
         prefilled = 0
-        for n in range(before, finished):
-            ended_s[n] = end_s
-            if not stops:
-                used_blocks -= notes[HELD, n]
         now_s = end_s
         last_k, k = k, then_k
         steps += 1

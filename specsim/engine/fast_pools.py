@@ -61,10 +61,10 @@ class FastDecode(FastReplica):
 
     def _make_room(self, now_s: float) -> None:
         kv, block = self._kv, self._limits.block_size_tokens
-        while self._remote and len(self._running) + len(self._leaving) < self._seats:
+        while self._remote and self._running + len(self._leaving) < self._seats:
             request = self._remote[0]
             room = self._prompt[request] + self._lookahead if self._grows else self._room[request]
-            others = len(self._running) + len(self._leaving) + len(self._pulling)
+            others = self._running + len(self._leaving) + len(self._pulling)
             if others and room + self._kept_tokens * (others + 1) > kv.pool.available * block:
                 break
             if not kv.admit(request, (), 0, room):
@@ -75,16 +75,15 @@ class FastDecode(FastReplica):
 
     def _join(self, now_s: float) -> None:
         rows, k = self._recorder.rows, max(0, self._next_k)
-        while self._arrived and len(self._running) + len(self._leaving) < self._seats:
+        while self._arrived and self._running + len(self._leaving) < self._seats:
             request = self._waiting.popleft()
             self._arrived.remove(request)
-            self._running[request] = None
             rows.first_scheduled_s[request] = rows.first_token_s[request] = now_s
             if self._expects:
                 self._asked_running += self._asked[request]
                 self._left_running += self._asked[request] - 1
             if self._counts_iterations:
                 self._iterations[request] = 1 - self._decode_steps
-            self._batch.add(request, 1, k, self._kv.total[request], self._spoils and k == 0)
+            self._batch.add(request, 1, k, self._kv.total.pop(request), self._spoils and k == 0)
             if self._separate:
                 self._joined_s[request] = now_s

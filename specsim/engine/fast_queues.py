@@ -80,7 +80,6 @@ class FastQueues:
         self._waiting: deque[int] = deque()
         self._arrived: set[int] = set()
         """The first of the waiting: their prompts were computed elsewhere and are here, in blocks that they hold."""
-        self._running: dict[int, None] = {}
         self._leaving: list[int] = []
         """Finished, but still in the batch: they hold their seats and blocks."""
         self._leaving_kv = self._leaving_windowed = 0
@@ -108,6 +107,8 @@ class FastQueues:
         """End of the last decode step."""
         self._preempted: set[int] = set()
         """Requests that were ever preempted."""
+        self._returned = 0
+        """Those of them that wait."""
         self._counts_iterations = policy.watches == "completed"
         self._iterations: dict[int, int] = {}
         """Steps in which a request emitted tokens; of those that decode, less `_decode_steps`, which counts for all."""
@@ -127,6 +128,11 @@ class FastQueues:
         self._waiting.append(request)
         self.outstanding_tokens += self._prompt[request]
         return True
+
+    @property
+    def _running(self) -> int:
+        """Requests admitted and not finished."""
+        return self._batch.count + len(self._completing) + (self._partial is not None)
 
     def _known(self, request: int) -> int:
         return self._prompt[request] + self._emitted.get(request, 0) if self._emitted else self._prompt[request]
@@ -160,9 +166,10 @@ class FastQueues:
         admitted = promised = 0
         left_running = self._left_running
         slots = self._slots
+        running = self._running
         self._is_shut = False
         while waiting and budget > slots:
-            if len(self._running) + len(self._leaving) >= self._seats:
+            if running + len(self._leaving) >= self._seats:
                 self._is_shut = True
                 break
             request = waiting[0]
@@ -197,7 +204,7 @@ class FastQueues:
             elif self._expects:
                 own = self._asked[request] - (known - self._prompt[request])
                 if self._is_blocked or (
-                    self._running
+                    running
                     and not self._ratio.admits(
                         left, own, promised, left_running, kv.free_tokens(hashes, cached), limits.block_size_tokens
                     )
@@ -215,13 +222,15 @@ class FastQueues:
                 )
                 break
             waiting.popleft()
-            self._running[request] = None
+            running += 1
             if self._expects:
                 self._is_blocked = False
                 promised += min(own, NewTokenRatio.MOST_NEW_TOKENS)
                 self._asked_running += self._asked[request]
                 self._left_running += own
-            if request not in self._preempted:
+            if request in self._preempted:
+                self._returned -= 1
+            else:
                 self._note_first(request, cached, now_s)
             if placeholders or (has_cache and not work.prefill_tokens):
                 self._place(request, cached)
@@ -277,7 +286,6 @@ class FastQueues:
             request = self._waiting.popleft()
             if not self._kv.admit(request, (), 0, room):
                 raise InvariantError(f"request {request} of a static batch finds no room in an empty cache")
-            self._running[request] = None
             self._note_first(request, 0, now_s)
             self._padding += longest - self._prompt[request]
             self._completing.append(request)
@@ -296,9 +304,8 @@ class FastQueues:
         if discipline.victim == "least_output" and not self._num_spec_tokens:
             progress = reversed(self._batch.progress())
             request = min(progress, key=lambda item: (item[1], -self._prompt[item[0]]))[0]
-            del self._running[request]
-        else:
-            request, _ = self._running.popitem()
+        else:  # who has an unfinished prompt was admitted last
+            request = self._batch.last if self._partial is None else self._partial
         if request == self._partial:
             self._partial = None
         else:
@@ -318,6 +325,7 @@ class FastQueues:
         self._kv.release(request)
         self._is_blocked = self._is_shut = False
         self._preempted.add(request)
+        self._returned += 1
         self._recorder.rows.preemptions[request] += 1
         if discipline.requeue == "head":
             self._waiting.insert(len(self._arrived), request)
@@ -329,7 +337,6 @@ class FastQueues:
         if self._counts_iterations:
             iterations = self._iterations.pop(request) + self._decode_steps
             self._completed.append((self._output[request], iterations))
-        del self._running[request]
         self.outstanding_tokens -= self._prompt[request]
         if self._expects:
             self._asked_running -= self._asked[request]

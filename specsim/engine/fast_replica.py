@@ -7,25 +7,21 @@ row by a compiled loop, behind the step that was decided in Python. What a step 
 
 from __future__ import annotations
 
-import numpy as np
-
 from specsim.config import ReplicaLimits
 from specsim.engine.decode_kernels import run_steps
-from specsim.engine.fast_step import ENDLESS, FastStep
+from specsim.engine.fast_step import ENDLESS
+from specsim.engine.open_road import TOLD, OpenRoad
 from specsim.engine.recorder import Recorder
-from specsim.engine.step_terms import step_terms
 from specsim.latency import StepCost
 from specsim.policies import Policy
 from specsim.workload import Workload
 
 __all__ = ["FastReplica"]
 
-_TOLD = 256
-"""Most steps in a row of which a policy is told afterwards."""
 _NO_FIRST = (-1.0, 0, 0, False)
 
 
-class FastReplica(FastStep):
+class FastReplica(OpenRoad):
     """See `specsim.engine.replica.Replica`."""
 
     def __init__(
@@ -39,21 +35,12 @@ class FastReplica(FastStep):
         recorder: Recorder,
     ) -> None:
         super().__init__(index, workload, limits, policy, cost, machinery, recorder)
-        self._table = step_terms(cost, machinery=machinery)
         self._is_static = self._order == "batch"
         self._is_steady = policy.constant or (
             type(policy).steady_for is not Policy.steady_for and not self._looks_at_rounds
         )
-        self._told = np.zeros((_TOLD if self._watches else 0, 5), dtype=np.int64)
-        """What is to be observed of a row of steps."""
-        self._most = _TOLD if self._watches else ENDLESS
-        self._stops = True
+        self._most = TOLD if self._watches else ENDLESS
         self._budget = limits.max_num_batched_tokens if self._is_cut else ENDLESS
-
-    def is_unanswered(self) -> None:
-        """Nothing follows from a completion but that blocks are free, so that steps are run past it where k is the
-        same whoever runs."""
-        self._stops = not self._constant or self._stays or self._kv.prefix is not None
 
     def begin_step(self, now_s: float, until_s: float = 0.0) -> float | None:
         if not self._running and not self._waiting and not self._leaving:
@@ -62,6 +49,10 @@ class FastReplica(FastStep):
         self._forget_prompts()
         if now_s >= until_s:
             return self._begin(now_s)
+        if self._is_open():
+            seconds = self._travel(now_s)
+            if seconds is not None:
+                return seconds
         if self._only_decodes():
             seconds = self._run(now_s, until_s)
             if seconds is not None:
@@ -159,25 +150,21 @@ class FastReplica(FastStep):
             for request in self._completing:
                 self._complete_prompt(request, now_s + first_s, is_pending=True)
             self._completing.clear()
-        stops = self._stops or bool(self._waiting)
         last_k = self._next_k if self._next_k >= 0 else k
         gap_from_s = self._decoded_s if self._separate else now_s
         while True:
             end_s, steps, taken, gained, finished, seconds, lacks, make_up = run_steps(
-                batch.sums, batch.rows, batch.notes, batch.ended_s, batch.luck, table.terms, table.prices, table.nodes,
+                batch.sums, batch.rows, batch.notes, batch.luck, table.terms, table.prices, table.nodes,
                 recorder.record, self._told, now_s, until_s, recorder.measure_from_s, recorder.measure_until_s, *first,
                 last_k, k, then_k, min(most, self._most), kv_below, pool.used + freed, freed, pool.capacity,
-                self._budget, batch.slots, batch.trims, *leaving, self._padding, gap_from_s, later, later_from_s, stops,
+                self._budget, batch.slots, batch.trims, *leaving, self._padding, gap_from_s, later, later_from_s,
             )  # fmt: skip
             if steps:
                 break
             if not lacks:
                 return None
             table.learn(make_up)
-        if stops:
-            pool.take(taken)
-        else:
-            pool.used += taken  # more than there are, maybe, until those that finished have given theirs back
+        pool.take(taken)
         self._next_k = k if steps == 1 else then_k
         self._left_running -= gained
         if self._separate and steps > is_alone:
@@ -192,9 +179,8 @@ class FastReplica(FastStep):
             self._history = self._told[:steps].tolist()
         self._ran = []
         if finished:
-            ended_s = batch.ended_s[:finished].tolist()
-            for (request, held), at_s in zip(batch.finished(finished), ended_s, strict=True):
+            for request, held in batch.finished(finished):
                 self._kv.total[request] = held
-                self._finish(request, at_s)
+                self._finish(request, end_s)
                 self._ran.append(request)
         return seconds if steps == 1 else end_s - now_s  # type: ignore[no-any-return]

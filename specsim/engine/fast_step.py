@@ -151,7 +151,7 @@ class FastStep(FastQueues):
         if self._separate:
             if preempted:
                 asked = self._asked_running
-                self._ratio.retracted(asked - self._left_running, asked, len(self._running))
+                self._ratio.retracted(asked - self._left_running, asked, self._running)
             else:
                 self._ratio.decoded()
         else:
@@ -189,6 +189,7 @@ class FastStep(FastQueues):
             for request in self._completing:
                 if self._complete_prompt(request, now_s):
                     finished.append(request)
+            self._completing.clear()
         if self._order == "batch" and not self._running and self._leaving:
             gone, self._leaving = self._leaving, []
             self._leaving_kv = self._leaving_windowed = self._longest = 0
@@ -244,7 +245,7 @@ class FastStep(FastQueues):
         peek = self._peek
         return StepView(
             self._work,
-            len(self._running),
+            self._running,
             len(self._waiting),
             self._kv.pool.used,
             peek.served,
@@ -281,7 +282,7 @@ class FastStep(FastQueues):
             self._finish(request, now_s)
             return True
         is_stale = self._spoils and (self._next_k == 0 or request == self._stale_prompt)
-        self._batch.add(request, emitted, self._next_k, self._kv.total[request], is_stale, is_pending)
+        self._batch.add(request, emitted, self._next_k, self._kv.total.pop(request), is_stale, is_pending)
         if self._separate:
             self._joined_s[request] = now_s
         return False

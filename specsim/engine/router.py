@@ -83,17 +83,22 @@ class OpenLoop(_Router):
         wake: Callable[[int], None] | None = None,
     ) -> None:
         super().__init__(replicas, chooser, recorder, wake)
-        self._arrival_s: list[float] = [*arrival_s.tolist(), math.inf]
-        self._next = 0
-        self.next_s = self._arrival_s[0]
+        self.arrival_s = np.append(np.asarray(arrival_s, dtype=np.float64), math.inf)
+        """When requests come, and at last that no more do."""
+        self.next_request = 0
+        self.next_s = self.arrival_s.item(0)
 
     def deliver(self, now_s: float) -> None:
         """Dispatch everything that has arrived by now."""
-        arrivals, request = self._arrival_s, self._next
-        while arrivals[request] <= now_s:
+        arrival_s, request = self.arrival_s.item, self.next_request
+        while arrival_s(request) <= now_s:
             self.dispatch(request, now_s)
             request += 1
-        self._next, self.next_s = request, arrivals[request]
+        self.taken(request)
+
+    def taken(self, next_request: int) -> None:
+        """All requests before this one have been delivered."""
+        self.next_request, self.next_s = next_request, self.arrival_s.item(next_request)
 
     def finished(self, request: int, now_s: float) -> None:
         """Nothing follows from a completion, but for routers that count them."""

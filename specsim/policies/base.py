@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 
-__all__ = ["Curves", "EngineView", "Observed", "Policy", "StepSeconds", "Watches"]
+__all__ = ["Ahead", "Curves", "EngineView", "Observed", "Policy", "StepSeconds", "Watches"]
 
 StepSeconds = Callable[[int, float, int], float]
 """(requests, context tokens of each, num_spec_tokens) -> seconds of one decode step."""
@@ -91,6 +91,38 @@ class Observed:
     """int64 [rounds]: tokens that each round emitted."""
 
 
+def _nobody() -> np.ndarray:
+    return np.zeros(0, dtype=np.int64)
+
+
+@dataclass(slots=True)
+class Ahead:
+    """What a policy will answer, as arrays that a compiled loop reads."""
+
+    ks: np.ndarray
+    """int8 [contexts, requests + 1]: `next_k` by cached tokens of a decoding request, in the mean and rounded down, and
+    by requests scheduled; negative: it has to be asked, and its answer is written here."""
+    contexts: np.ndarray = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
+    """int64, rising from 0: the mean contexts from which on a row holds."""
+    groups: np.ndarray = field(default_factory=_nobody)
+    """int64 [requests + 1]: of which group a step is, by its rounds; empty where nothing is learnt."""
+    left: np.ndarray = field(default_factory=_nobody)
+    """int64 [groups]: steps of a group, those without rounds not counted, behind which the policy must have been told
+    of them all. Whoever takes steps counts down."""
+
+    @classmethod
+    def constant(cls, num_spec_tokens: int, most_requests: int) -> Ahead:
+        """The same k always."""
+        return cls(np.full((1, most_requests + 1), num_spec_tokens, dtype=np.int8))
+
+    @classmethod
+    def until_told(cls, num_spec_tokens: int, most_requests: int, steps: int) -> Ahead:
+        """The same k for so many steps."""
+        ahead = cls.constant(num_spec_tokens, most_requests)
+        ahead.groups, ahead.left = np.zeros(most_requests + 1, dtype=np.int64), np.array([steps], dtype=np.int64)
+        return ahead
+
+
 class Policy(ABC):
     """A rule for one replica; what it remembers is that replica's own.
 
@@ -128,6 +160,14 @@ class Policy(ABC):
         An engine may take so many steps at once, and tell `observe` of them afterwards.
         """
         return 1, 0
+
+    def ahead(self, most_requests: int) -> Ahead | None:
+        """What it will answer in steps of up to so many requests, until it has been told more; None: it cannot say.
+
+        An engine may take so many steps at once, and tell `observe` of them afterwards. It asks again whenever it has
+        told something. The arrays belong to the policy.
+        """
+        return None
 
     def observe(self, seen: Observed) -> None:
         """Learn from the step that was just carried out; who watches nothing is not asked."""

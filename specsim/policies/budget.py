@@ -27,7 +27,7 @@ import numpy as np
 
 from specsim.checks import number, whole
 from specsim.errors import ScenarioError
-from specsim.policies.base import Curves, EngineView, Observed, Policy
+from specsim.policies.base import Ahead, Curves, EngineView, Observed, Policy
 from specsim.policies.kind import PolicyKind
 from specsim.policies.spec import PolicySpec
 from specsim.type_checks import check_types
@@ -120,6 +120,26 @@ class Budget(Policy):
             self._make_room(requests)
             return self.trim(requests, drafts, batch, prefill_tokens, prefill_rows)
         return self._slots[2, :n]
+
+    def ahead(self, most_requests: int) -> Ahead:
+        return Ahead.constant(self.num_spec_tokens, most_requests)
+
+    def trimmer(self, requests: int, most_requests: int) -> tuple[np.ndarray, ...] | None:
+        """What a compiled loop needs to trim steps of up to `most_requests` of so many requests, and to learn from
+        them, as `trim` and `observe` do; None where it has nothing to trim by."""
+        if self._tables is None:
+            return None
+        draft_s, verify_s = self._tables
+        if most_requests * self.num_spec_tokens > len(self._scores):
+            self._scores, self._slots = _room(most_requests * self.num_spec_tokens)
+        if requests > len(self._records):
+            self._records = np.zeros((requests, 2))
+        most = -1 if self._most is None else self._most
+        numbers = np.array([most, self._prior, self._request_fade, self._fade], dtype=np.float64)
+        return (
+            numbers, draft_s, verify_s, self._scores, self._slots, self._records, self._accepts, self._due,
+            self._tried, self._hits, self._looked,
+        )  # fmt: skip
 
     def observe(self, seen: Observed) -> None:
         if not seen.rounds:

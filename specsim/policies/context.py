@@ -14,9 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from specsim.checks import read_whole, whole
 from specsim.errors import ScenarioError
-from specsim.policies.base import Policy
+from specsim.policies.base import Ahead, Policy
 from specsim.policies.kind import PolicyKind
 from specsim.policies.schedule import Schedule, rows_from_text
 from specsim.policies.spec import LARGEST_BATCH, LARGEST_K, PolicySpec, check_table
@@ -72,6 +74,10 @@ class ByContext(Policy):
     def next_k(self, batch: int, kv_tokens: int, decode_requests: int) -> int:
         context = kv_tokens // decode_requests if decode_requests else 0
         return self._rules[bisect_right(self._from, context) - 1].next_k(batch, kv_tokens, decode_requests)
+
+    def ahead(self, most_requests: int) -> Ahead:
+        ks = np.concatenate([rule.ahead(most_requests).ks for rule in self._rules])
+        return Ahead(ks, np.array(self._from, dtype=np.int64))
 
     def steady_for(self, batch: int, kv_tokens: int, decode_requests: int) -> tuple[int, int]:
         further = bisect_right(self._from, kv_tokens // decode_requests)

@@ -21,9 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from specsim.checks import number, read_number, read_whole, whole
 from specsim.errors import ScenarioError
-from specsim.policies.base import Observed, Policy
+from specsim.policies.base import Ahead, Observed, Policy
 from specsim.policies.kind import PolicyKind
 from specsim.policies.spec import LARGEST_BATCH, LARGEST_K, PolicySpec
 from specsim.type_checks import check_types
@@ -152,6 +154,7 @@ class Ema(Policy):
             for row, (_, ks) in enumerate(settings.candidates)
         ]
         self._by_batch: dict[int, _Slot] = {}
+        self._groups = np.zeros(0, dtype=np.int64)
 
     def _slot(self, batch: int) -> _Slot:
         slot = self._by_batch.get(batch)
@@ -174,9 +177,21 @@ class Ema(Policy):
         if due > 0 and due % self._interval == 0:
             slot.decide()
 
+    def ahead(self, most_requests: int) -> Ahead:
+        if len(self._groups) <= most_requests:
+            groups = [self._slots.index(self._slot(batch)) for batch in range(most_requests + 1)]
+            self._groups = np.array(groups, dtype=np.int64)
+        ks = np.array([slot.k for slot in self._slots], dtype=np.int8)[self._groups]
+        left = np.array([self._until_due(slot) for slot in self._slots], dtype=np.int64)
+        return Ahead(ks[None], groups=self._groups, left=left)
+
+    def _until_due(self, slot: _Slot) -> int:
+        """Verifies of a slot up to its next decision."""
+        due = slot.count - self._warmup
+        return self._interval - (due % self._interval if due > 0 else due)
+
     def steady_for(self, batch: int, kv_tokens: int, decode_requests: int) -> tuple[int, int]:
-        due = self._slot(batch).count - self._warmup
-        return self._interval - (due % self._interval if due > 0 else due), self.ALWAYS
+        return self._until_due(self._slot(batch)), self.ALWAYS
 
 
 def _allowed(candidates: Sequence[int], num_spec_tokens: int) -> list[int]:

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from specsim.checks import number, whole
-from specsim.policies.base import Observed, Policy
+from specsim.policies.base import Ahead, Observed, Policy
 from specsim.policies.kind import PolicyKind
 from specsim.type_checks import check_types
 
@@ -95,6 +95,9 @@ class Gate(Policy):
             if rate is not None and rate < self._threshold:
                 self._closed_for = self._reprobe_steps
                 self._rate.clear()
+
+    def ahead(self, most_requests: int) -> Ahead:
+        return Ahead.until_told(self.next_k(0, 0, 0), most_requests, self.steady_for(0, 0, 0)[0])
 
     def steady_for(self, batch: int, kv_tokens: int, decode_requests: int) -> tuple[int, int]:
         return self._closed_for or max(1, self._rate.missing), self.ALWAYS

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from specsim.errors import ScenarioError
-from specsim.policies.base import EngineView, Policy, StepSeconds
+from specsim.policies.base import Ahead, EngineView, Policy, StepSeconds
 from specsim.policies.kind import PolicyKind
 from specsim.policies.spec import PolicySpec
 
@@ -25,6 +27,7 @@ class Goodput(Policy):
         self._lengths = [1.0] + [expected_length(k) for k in range(1, num_spec_tokens + 1)]
         self._step_s = step_s
         self._choice: dict[tuple[int, int], int] = {}
+        self._ahead: Ahead | None = None
 
     def next_k(self, batch: int, kv_tokens: int, decode_requests: int) -> int:
         bucket, octave = _bucket(kv_tokens, decode_requests)
@@ -36,6 +39,12 @@ class Goodput(Policy):
             k = self._choice[key] = max(range(len(rates)), key=rates.__getitem__)
         return k
 
+    def ahead(self, most_requests: int) -> Ahead:
+        if self._ahead is None or self._ahead.ks.shape[1] <= most_requests:
+            ks = np.full((len(_BUCKETS), most_requests + 1), -1, dtype=np.int8)
+            self._ahead = Ahead(ks, np.array(_BUCKETS, dtype=np.int64))
+        return self._ahead
+
     def steady_for(self, batch: int, kv_tokens: int, decode_requests: int) -> tuple[int, int]:
         bucket, octave = _bucket(kv_tokens, decode_requests)
         return self.ALWAYS, (bucket + (1 << octave)) * decode_requests
@@ -46,6 +55,10 @@ def _bucket(kv_tokens: int, decode_requests: int) -> tuple[int, int]:
     context = kv_tokens // decode_requests if decode_requests else 0
     octave = max(0, context.bit_length() - 4)
     return (context >> octave) << octave, octave
+
+
+_BUCKETS = sorted({_bucket(tokens << octave, 1)[0] for octave in range(40) for tokens in range(8, 16)} | {*range(8)})
+"""Where the steps of the context begin."""
 
 
 def _make(spec: PolicySpec, view: EngineView) -> Policy:

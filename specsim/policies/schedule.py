@@ -12,8 +12,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from specsim.checks import read_whole
-from specsim.policies.base import Policy
+from specsim.policies.base import Ahead, Policy
 from specsim.policies.kind import PolicyKind
 from specsim.policies.spec import check_table
 
@@ -36,6 +38,9 @@ class Schedule(Policy):
 
     def next_k(self, batch: int, kv_tokens: int, decode_requests: int) -> int:
         return self._k[bisect_right(self._first, batch)]
+
+    def ahead(self, most_requests: int) -> Ahead:
+        return Ahead(np.array([[self.next_k(batch, 0, 0) for batch in range(most_requests + 1)]], dtype=np.int8))
 
     def steady_for(self, batch: int, kv_tokens: int, decode_requests: int) -> tuple[int, int]:
         return self.ALWAYS, self.ALWAYS

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specsim.checks import number, whole
-from specsim.policies.base import EngineView, Observed, Policy
+from specsim.policies.base import Ahead, EngineView, Observed, Policy
 from specsim.policies.gate import RollingMean
 from specsim.policies.kind import PolicyKind
 from specsim.policies.spec import LARGEST_K, PolicySpec
@@ -69,6 +69,9 @@ class TrtGateOverSteps(_TrtGate):
     def observe(self, seen: Observed) -> None:
         if seen.drafted and not self._tripped:
             self._add(seen.accepted / seen.drafted)
+
+    def ahead(self, most_requests: int) -> Ahead:
+        return Ahead.until_told(self.next_k(0, 0, 0), most_requests, self.steady_for(0, 0, 0)[0])
 
     def steady_for(self, batch: int, kv_tokens: int, decode_requests: int) -> tuple[int, int]:
         return self.ALWAYS if self._tripped else max(1, self._mean.missing), self.ALWAYS

@@ -15,6 +15,7 @@ from strategies import POLICY_LIST, RULES, TWO_POOL_RULES, limits_under, pools
 from specsim import workload
 from specsim.config import PolicySpec, ReplicaLimits
 from specsim.engine import decode_batch
+from specsim.engine.fast_replica import FastReplica
 from specsim.engine.simulator import simulate
 from specsim.latency import StepCost
 from specsim.memory import tree_limits
@@ -115,6 +116,16 @@ def test_fast_equals_plain(world: dict) -> None:
 
 
 @settings(max_examples=300, deadline=None)
+@given(worlds(), st.sampled_from([1, 3, 1024]))
+def test_fast_equals_plain_on_the_open_road(world: dict, chunk: int) -> None:
+    """One replica, arrivals that wait for nobody and no shared prefixes: what compiled loops take in long stretches."""
+    alone = replace(world["trace"], hash_block_tokens=None, hash_ids=None, hash_offsets=None)
+    world = world | {"trace": alone, "replicas": 1, "concurrency": None, "router": "round_robin"}
+    with patch.object(workload, "CHUNK", chunk), patch.object(decode_batch, "CHUNK", chunk):
+        assert_same(run(world, plain=False), run(world, plain=True))
+
+
+@settings(max_examples=300, deadline=None)
 @given(worlds(two_pools=True))
 def test_fast_equals_plain_in_two_pools(world: dict) -> None:
     assert_same(run(world, plain=False), run(world, plain=True))
@@ -131,7 +142,8 @@ def told_to_trim(world: dict, *, plain: bool) -> list[str]:
         told.setdefault(id(policy), []).append((*asked, kept.tolist()))
         return kept
 
-    with patch.object(Budget, "trim", spy):
+    # where a compiled loop trims, nobody is told
+    with patch.object(Budget, "trim", spy), patch.object(FastReplica, "follow"):
         run(world, plain=plain)
     return sorted(map(str, told.values()))
 
