@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba import njit
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.dispatcher import Dispatcher
+from numba.extending import intrinsic
 
-__all__ = ["kernel"]
+__all__ = ["kernel", "wide_product"]
 
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,3 +74,25 @@ class _Cache(FunctionCache):  # type: ignore[misc]
     def save_overload(self, sig: Any, data: Any) -> None:
         with suppress(OSError):  # a full disk, or a folder that can no longer be written
             super().save_overload(sig, data)
+
+
+if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+
+    def wide_product(a: np.uint64, b: np.uint64) -> tuple[np.uint64, np.uint64]:
+        """(upper, lower half) of the product of two 64-bit numbers, for which compiled Python has no word."""
+        whole = int(a) * int(b)
+        return np.uint64(whole >> 64), np.uint64(whole & 0xFFFFFFFFFFFFFFFF)
+
+else:
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def wide_product(typing_context, a, b):  # type: ignore[no-untyped-def]
+        """See above."""
+
+        def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            half, wide = ir.IntType(64), ir.IntType(128)
+            both = builder.mul(*(builder.zext(argument, wide) for argument in arguments))
+            upper = builder.trunc(builder.lshr(both, ir.Constant(wide, 64)), half)
+            return context.make_tuple(builder, signature.return_type, (upper, builder.trunc(both, half)))
+
+        return types.UniTuple(types.uint64, 2)(types.uint64, types.uint64), generate

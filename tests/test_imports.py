@@ -22,8 +22,8 @@ LEVELS: dict[str, int] = {
     **dict.fromkeys(
         (
             "specsim.benchmarks", "specsim.config", "specsim.disciplines", "specsim.drafters", "specsim.evidence",
-            "specsim.policies", "specsim.profiles", "specsim.records", "specsim.rng", "specsim.serving",
-            "specsim.shapes", "specsim.traces", "specsim.trees",
+            "specsim.policies", "specsim.profiles", "specsim.records", "specsim.rng", "specsim.rng_kernels",
+            "specsim.serving", "specsim.shapes", "specsim.traces", "specsim.trees",
         ),
         1,
     ),

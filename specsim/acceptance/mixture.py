@@ -25,18 +25,18 @@ import numpy as np
 from specsim.acceptance.base import MAX_SPEC_TOKENS, Luck, conditionals_of, request_offsets, shifted
 from specsim.acceptance.regime_chain import RoundSums, drifted, round_sums
 from specsim.errors import ProfileError
-from specsim.rng import Purpose, stream
+from specsim.rng import Purpose
 from specsim.type_checks import check_types
 
 __all__ = ["Mixture"]
 
-_BLOCK_TOKENS = 1 << 17  # few blocks, since a block costs a step for every change of regime
 _SUM_ERROR = 1e-6
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Kinds of requests, regimes of text.
+    """Kinds of requests, regimes of text. A request draws its kind and its first regime, then for each position and
+    `max_spec_tokens` more the uniforms of a match, of a move and, for lookups, of a proposal.
 
     Raises:
         ProfileError: when shapes do not fit, a probability is outside 0..1, or a row of chances does not sum to 1.
@@ -149,82 +149,36 @@ class Mixture:
 
     def luck_of(self, seed: int, ids: np.ndarray, output_tokens: np.ndarray, tasks: np.ndarray | None = None) -> Luck:
         """See `AcceptanceModel.luck_of`; `tasks` is ignored."""
-        offsets = request_offsets(output_tokens)
-        run = np.zeros(int(offsets[-1]), dtype=np.int8)
-        drafts = np.zeros(len(run), dtype=np.int8) if self.proposes else None
-        first = 0
-        while first < len(ids):
-            last = int(np.searchsorted(offsets, offsets[first] + _BLOCK_TOKENS, side="right")) - 1
-            last = min(max(last, first + 1), len(ids))
-            part = slice(int(offsets[first]), int(offsets[last]))
-            lengths = np.diff(offsets[first : last + 1])
-            self._deal(seed, ids[first:last].tolist(), lengths, run[part], None if drafts is None else drafts[part])
-            first = last
+        from specsim.acceptance import mixture_kernels  # where it is used, since what it needs takes long to load
+        from specsim.rng_kernels import round_keys
+
+        offsets, ids = request_offsets(output_tokens), np.asarray(ids, dtype=np.int64)
+        run = np.empty(int(offsets[-1]), dtype=np.int8)
+        drafts = np.empty(len(run), dtype=np.int8) if self.proposes else None
+        keys, first = round_keys(seed, Purpose.ACCEPTANCE), np.empty((2, len(ids)))
+        mixture_kernels.heads(keys, ids, first)
+        kinds = _pick(self.kinds_at(np.diff(offsets)), first[0])
+        regimes = _pick(np.asarray(self.starts)[kinds], first[1])
+        mixture_kernels.deal(
+            keys, ids, kinds, regimes, offsets, np.array(self.bands), *self._chain, self._chances,
+            np.array(self.proposes, dtype=np.float64), (self.max_spec_tokens, MAX_SPEC_TOKENS), run,
+            run[:0] if drafts is None else drafts,
+        )  # fmt: skip
         return Luck(run, drafts, offsets)
 
-    def _deal(self, seed: int, ids: list[int], lengths: np.ndarray, run: np.ndarray, drafts: np.ndarray | None) -> None:
-        """Fill `run` and `drafts` of one block. A request draws its kind and its first regime, then for each position
-        and `max_spec_tokens` more the uniforms of a match, of a move and, for lookups, of a proposal."""
-        each = 2 if drafts is None else 3
-        spans = lengths + self.max_spec_tokens
-        starts = np.concatenate(([0], np.cumsum(2 + each * spans)))
-        draws = np.empty(int(starts[-1]))
-        for request, begin, end in zip(ids, starts[:-1].tolist(), starts[1:].tolist(), strict=True):
-            stream(seed, Purpose.ACCEPTANCE, request).random(out=draws[begin:end])
-        heads = draws[starts[:-1]], draws[starts[:-1] + 1]
-        keep = np.ones(len(draws), dtype=bool)
-        keep[starts[:-1]] = keep[starts[:-1] + 1] = False
-        table = draws[keep].reshape(-1, each)
-        kinds = _pick(self.kinds_at(lengths), heads[0])
-        regimes = self._path(kinds, _pick(np.asarray(self.starts)[kinds], heads[1]), spans, table[:, 1])
-        before = np.cumsum(spans) - spans
-        places = np.arange(len(run)) + np.repeat(before - (np.cumsum(lengths) - lengths), lengths)
-        match = np.ascontiguousarray(table[:, 0])
-        if drafts is None:
-            alive = np.arange(len(run))
-        else:
-            asked = table[places, 2] < np.asarray(self.proposes)[regimes[places]]
-            drafts[:] = MAX_SPEC_TOKENS * asked
-            alive = np.flatnonzero(asked)
-        at = places[alive]
-        for depth, chance in enumerate(self.by_depth(self.max_spec_tokens).T):
-            hit = match[at] < chance[regimes[at]]
-            alive, at = alive[hit], at[hit] + 1
-            if not len(alive):
-                break
-            run[alive] = depth + 1
-
-    def _path(self, kinds: np.ndarray, first: np.ndarray, spans: np.ndarray, moves_u: np.ndarray) -> np.ndarray:
-        """int8 regime of every position of all requests, one after another. Walks from change to change, all requests
-        at once: where a regime is left next is looked up, not searched."""
+    @functools.cached_property
+    def _chain(self) -> tuple[np.ndarray, np.ndarray]:
+        """Chances of staying in a regime [bands, kinds, regimes], and of the next one once it is left, running sums."""
         moves = self.moves_by_band()
-        n, regimes = len(moves_u), moves.shape[2]
-        ends = np.cumsum(spans)
-        band = np.searchsorted(self.bands, np.arange(n) - np.repeat(ends - spans, spans), side="right") - 1
-        stay = np.diagonal(moves, axis1=2, axis2=3)
-        leave = np.empty((regimes, n + 1), dtype=np.int64)
-        positions = np.arange(n)
-        for s in range(regimes):
-            leave[s, n] = n
-            leaves = moves_u >= stay[band, np.repeat(kinds, spans), s]
-            leave[s, :n] = np.minimum.accumulate(np.where(leaves, positions, n)[::-1])[::-1]
-        onward = moves * (1.0 - np.eye(regimes))
+        onward = moves * (1.0 - np.eye(moves.shape[2]))
         total = onward.sum(axis=3, keepdims=True)
         onward = np.cumsum(np.divide(onward, total, out=np.zeros_like(onward), where=total > 0), axis=3)
-        changes = np.zeros(n, dtype=bool)
-        found = np.zeros(n, dtype=np.int8)
-        at, now, end, kind = ends - spans, first, ends, kinds
-        while len(at):
-            changes[at] = True
-            found[at] = now
-            last = leave[now, at]  # the last position in this regime
-            going = last + 1 < end
-            last, now, end, kind = last[going], now[going], end[going], kind[going]
-            rest = stay[band[last], kind, now]
-            share = (moves_u[last] - rest) / (1.0 - rest)
-            now = _pick(onward[band[last], kind, now], share, summed=True)
-            at = last + 1
-        return found[np.maximum.accumulate(np.where(changes, positions, 0))]
+        return np.ascontiguousarray(np.diagonal(moves, axis1=2, axis2=3)), onward
+
+    @functools.cached_property
+    def _chances(self) -> np.ndarray:
+        """[drafts, regimes]: acceptance by place in the draft."""
+        return np.ascontiguousarray(self.by_depth(self.max_spec_tokens).T)
 
     def by_depth(self, num_spec_tokens: int) -> np.ndarray:
         """[regimes, num_spec_tokens]: acceptance, carried on."""
@@ -265,9 +219,9 @@ def _sums_of(model: Mixture, num_spec_tokens: int) -> RoundSums:
     )
 
 
-def _pick(rows: np.ndarray, u: np.ndarray, *, summed: bool = False) -> np.ndarray:
+def _pick(rows: np.ndarray, u: np.ndarray) -> np.ndarray:
     """int64 [n]: for each row of chances the place where its running sum passes u."""
-    sums = rows if summed else np.cumsum(rows, axis=1)
+    sums = np.cumsum(rows, axis=1)
     return np.asarray((u[:, None] >= sums[:, :-1]).sum(axis=1))
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from specsim.acceptance.base import MAX_SPEC_TOKENS, Luck, request_offsets, shifted
 from specsim.acceptance.spread import sigma_for_spread, thresholds
 from specsim.errors import ProfileError
-from specsim.rng import Purpose, stream
+from specsim.rng import Purpose
 from specsim.type_checks import check_types
 
 __all__ = ["Constant", "PerPosition"]
@@ -120,7 +120,7 @@ class PerPosition:
 
     def luck_of(self, seed: int, ids: np.ndarray, output_tokens: np.ndarray, tasks: np.ndarray | None = None) -> Luck:
         """See `AcceptanceModel.luck_of`; `tasks` is ignored."""
-        offsets = request_offsets(output_tokens)
+        offsets, ids = request_offsets(output_tokens), np.asarray(ids, dtype=np.int64)
         run = np.zeros(int(offsets[-1]), dtype=np.int8)
         always = self.proposal_rate >= 1.0 and self.proposed == (1.0,)
         drafts = None if always else np.zeros(len(run), dtype=np.int8)
@@ -131,7 +131,7 @@ class PerPosition:
             part = slice(int(offsets[first]), int(offsets[last]))
             self._deal(
                 seed,
-                ids[first:last].tolist(),
+                ids[first:last],
                 np.diff(offsets[first : last + 1]),
                 run[part],
                 None if drafts is None else drafts[part],
@@ -139,16 +139,19 @@ class PerPosition:
             first = last
         return Luck(run, drafts, offsets)
 
-    def _deal(self, seed: int, ids: list[int], lengths: np.ndarray, run: np.ndarray, drafts: np.ndarray | None) -> None:
+    def _deal(
+        self, seed: int, ids: np.ndarray, lengths: np.ndarray, run: np.ndarray, drafts: np.ndarray | None
+    ) -> None:
         """Fill `run` and `drafts` of one block. A request draws its own effect first, then one uniform a position
         (two with proposals), and max_spec_tokens positions beyond its end, so that late runs are not cut short."""
+        from specsim.rng_kernels import fill_uniforms, round_keys  # where it is used, since numba takes long to load
+
         a = self.conditional
         per_position = 1 if drafts is None else 2
         sizes = 1 + per_position * (lengths + self.max_spec_tokens)
         starts = np.concatenate(([0], np.cumsum(sizes)))
         draws = np.empty(int(starts[-1]))
-        for request, begin, end in zip(ids, starts[:-1].tolist(), starts[1:].tolist(), strict=True):
-            stream(seed, Purpose.ACCEPTANCE, request).random(out=draws[begin:end])
+        fill_uniforms(round_keys(seed, Purpose.ACCEPTANCE), ids, starts, draws)
         # index into `draws` of the uniform of every output position
         owner_start = np.repeat(starts[:-1] + 1, lengths)
         local = np.arange(len(run)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
