@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,12 +50,24 @@ class Workload:
         self.acceptance = acceptance
         self.seed = seed
         self.first_request_id = first_request_id
-        self.prompt_tokens: list[int] = trace.prompt_tokens.tolist()
-        self.output_tokens: list[int] = trace.output_tokens.tolist()
+        self.prompts, self.outputs = (
+            memoryview(np.ascontiguousarray(column)) for column in (trace.prompt_tokens, trace.output_tokens)
+        )
+        """Prompt and output tokens by request: the columns of the trace, one of whose items is quick to read."""
         self._chunks: OrderedDict[int, LuckChunk] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self.prompt_tokens)
+        return len(self.trace)
+
+    @cached_property
+    def prompt_tokens(self) -> list[int]:
+        """Of every request."""
+        return self.trace.prompt_tokens.tolist()  # type: ignore[no-any-return]
+
+    @cached_property
+    def output_tokens(self) -> list[int]:
+        """Of every request."""
+        return self.trace.output_tokens.tolist()  # type: ignore[no-any-return]
 
     def luck(self, chunk: int) -> LuckChunk:
         """Luck of requests `chunk * CHUNK` onwards."""

@@ -81,12 +81,12 @@ class DecodeBatch:
         drafts never match. Pending: the coming step is not carried out yet; `run_steps` must be next."""
         workload = self._workload
         chunk = workload.luck(request // CHUNK)
-        length = workload.output_tokens[request] - emitted
+        length = workload.outputs[request] - emitted
         self.make_room(1, length)
         kernels.join(
             self.sums, self.rows, self.luck, self.place, chunk.span, _ALWAYS if chunk.drafts is None else chunk.drafts,
             chunk.offsets.item(request % CHUNK) + emitted, length, request,
-            workload.prompt_tokens[request] + emitted - 1, self._lookahead, held, next_k, is_stale, is_pending,
+            workload.prompts[request] + emitted - 1, self._lookahead, held, next_k, is_stale, is_pending,
         )  # fmt: skip
         self.place += length
         self.count += 1
@@ -169,11 +169,11 @@ class DecodeBatch:
         """Drop a request; its (emitted tokens, blocks)."""
         self.count -= 1
         left, blocks = kernels.leave(self.sums, self.rows, request)
-        return self._workload.output_tokens[request] - left, blocks
+        return self._workload.outputs[request] - left, blocks
 
     def progress(self) -> list[tuple[int, int]]:
         """(request, emitted tokens) of all."""
-        rows, outputs = self.rows[: self.count], self._workload.output_tokens
+        rows, outputs = self.rows[: self.count], self._workload.outputs
         ids, left = rows[:, kernels.REQUEST].tolist(), (rows[:, kernels.END] - rows[:, kernels.AT]).tolist()
         return [(request, outputs[request] - more) for request, more in zip(ids, left, strict=True)]
 

@@ -42,8 +42,8 @@ class FastQueues:
     ) -> None:
         discipline, k = limits.discipline, policy.num_spec_tokens
         self._trace = workload.trace
-        self._prompt = workload.prompt_tokens
-        self._output = workload.output_tokens
+        self._prompt = workload.prompts
+        self._output = workload.outputs
         self._limits = limits
         self._recorder = recorder
         self._window = window_tokens

@@ -104,7 +104,7 @@ class Budget(Policy):
         self, requests: np.ndarray, drafts: np.ndarray, batch: int, prefill_tokens: int, prefill_rows: int
     ) -> np.ndarray:
         n, most = len(requests), self._most
-        if n * self.num_spec_tokens > len(self._scores):
+        if n * self.num_spec_tokens > self._scores.shape[1]:
             self._scores, self._slots = _room(2 * n * self.num_spec_tokens)
         if most is None and self._tables is None:
             raise ScenarioError("policy budget needs a latency profile, or budget_tokens")
@@ -130,7 +130,7 @@ class Budget(Policy):
         if self._tables is None:
             return None
         draft_s, verify_s = self._tables
-        if most_requests * self.num_spec_tokens > len(self._scores):
+        if most_requests * self.num_spec_tokens > self._scores.shape[1]:
             self._scores, self._slots = _room(most_requests * self.num_spec_tokens)
         if requests > len(self._records):
             self._records = np.zeros((requests, 2))
@@ -159,7 +159,7 @@ class Budget(Policy):
 
 def _room(slots: int) -> tuple[np.ndarray, np.ndarray]:
     """What `budget_kernels.choose` works in."""
-    return np.zeros(slots), np.zeros((3, slots + 2), dtype=np.int64)
+    return np.zeros((2, slots)), np.zeros((4, slots + 2), dtype=np.int64)
 
 
 def cost_tables(curves: Curves, num_spec_tokens: int, context_tokens: int) -> tuple[np.ndarray, np.ndarray]:

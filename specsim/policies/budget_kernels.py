@@ -11,23 +11,26 @@ __all__ = ["best_total", "choose", "learn", "rank"]
 
 
 @kernel
-def _score(requests, drafts, records, accepts, prior, scores):  # type: ignore[no-untyped-def]
-    """Survival of each slot, position by position and in each all requests, -1 without a draft: drafts in all."""
+def _score(requests, drafts, records, accepts, prior, scores, ratios):  # type: ignore[no-untyped-def]
+    """Survival of each slot, position by position and in each all requests, -1 without a draft: drafts in all. `ratios`
+    is overwritten."""
     total, n = 0, len(requests)
     for i in range(n):
         total += drafts[i]
-        ratio = (records[requests[i], 0] + prior) / (records[requests[i], 1] + prior)
-        survival = 1.0
-        for depth in range(len(accepts)):
-            chance = min(accepts[depth] * ratio, 1.0)
-            survival = survival * chance if depth else chance
-            scores[depth * n + i] = survival if depth < drafts[i] else -1.0
+        ratios[i] = (records[requests[i], 0] + prior) / (records[requests[i], 1] + prior)
+    for depth in range(len(accepts)):
+        before, here, accept = scores[(depth - 1) * n : depth * n], scores[depth * n : (depth + 1) * n], accepts[depth]
+        for i in range(n):
+            chance = min(accept * ratios[i], 1.0)
+            survival = before[i] * chance if depth else chance
+            here[i] = survival if depth < drafts[i] else -1.0
     return total
 
 
 @kernel
-def rank(scores, order, counts):  # type: ignore[no-untyped-def]
-    """Sort slots by score, highest first and of equals the first: `order` gets their numbers. `counts` is overwritten.
+def rank(scores, ranked, order, counts, places):  # type: ignore[no-untyped-def]
+    """Sort slots by score, highest first and of equals the first: `ranked` gets the scores, `order` the slots' numbers.
+    `counts` and `places` are overwritten.
 
     Scores lie in 0..1, so they are dealt into as many ranges as there are slots, which leaves little to sort; a score
     of -1 comes last.
@@ -35,33 +38,36 @@ def rank(scores, order, counts):  # type: ignore[no-untyped-def]
     n = len(scores)
     counts[: n + 2] = 0
     for slot in range(n):
-        counts[n - int(scores[slot] * (n - 1)) if scores[slot] >= 0.0 else n + 1] += 1
+        places[slot] = n - int(scores[slot] * (n - 1)) if scores[slot] >= 0.0 else n + 1
+    for slot in range(n):
+        counts[places[slot]] += 1
     first = 0
     for place in range(n + 2):
         first, counts[place] = first + counts[place], first
     for slot in range(n):
-        place = n - int(scores[slot] * (n - 1)) if scores[slot] >= 0.0 else n + 1
-        order[counts[place]] = slot
-        counts[place] += 1
+        at = counts[places[slot]]
+        counts[places[slot]] = at + 1
+        order[at], ranked[at] = slot, scores[slot]
     for at in range(1, n):
-        slot = order[at]
-        to = at
-        while to and scores[order[to - 1]] < scores[slot]:
-            order[to] = order[to - 1]
+        score = ranked[at]
+        if ranked[at - 1] >= score:
+            continue
+        slot, to = order[at], at
+        while to and ranked[to - 1] < score:
+            order[to], ranked[to] = order[to - 1], ranked[to - 1]
             to -= 1
-        order[to] = slot
+        order[to], ranked[to] = slot, score
 
 
 @kernel
-def best_total(scores, order, total, sampling, verify, tokens, draft_s):  # type: ignore[no-untyped-def]
-    """How many of the best slots, first in `order`, to verify: most expected tokens per second, of equals
-    the smallest.
+def best_total(ranked, total, sampling, verify, tokens, draft_s):  # type: ignore[no-untyped-def]
+    """How many of the best slots, of these scores, to verify: most expected tokens per second, of equals the smallest.
 
     `sampling` requests emit a token anyway; the step has `tokens` tokens without drafts.
     """
     best, best_rate, expected = 0, 0.0, 0.0
     for n in range(total):
-        expected += scores[order[n]]
+        expected += ranked[n]
         rate = (expected + sampling) / (verify[tokens + n + 1] + draft_s)
         if n == 0 or rate > best_rate:
             best, best_rate = n + 1, rate
@@ -77,22 +83,27 @@ def choose(  # type: ignore[no-untyped-def]
 
     Args:
         most: slots that are given; negative: as many as `best_total` finds.
-        scores, slots: float64 [k * requests] and int64 [3, k * requests + 2], overwritten.
+        scores, slots: float64 [2, k * requests] and int64 [4, k * requests + 2], overwritten.
     """
     n = len(requests)
     for i in range(n):
         if requests[i] >= len(records):
             return -1
-    scores, order, kept = scores[: n * len(accepts)], slots[0], slots[2]
-    total = _score(requests, drafts, records, accepts, prior, scores)
+    many = n * len(accepts)
+    ranked, order, kept = scores[1, :many], slots[0], slots[2]
+    total = _score(requests, drafts, records, accepts, prior, scores[0], ranked)
     if most >= total:
         kept[:n] = drafts
         return total
-    rank(scores, order, slots[1])
-    chosen = most if most >= 0 else best_total(scores, order, total, sampling, verify, tokens, draft_s)
-    kept[:n] = 0
-    for place in range(chosen):
-        kept[order[place] % n] += 1
+    rank(scores[0, :many], ranked, order, slots[1], slots[3])
+    chosen = most if most >= 0 else best_total(ranked, total, sampling, verify, tokens, draft_s)
+    # a request's slots never rise in score, so that those chosen are its first ones
+    least, last = (ranked[chosen - 1], order[chosen - 1]) if chosen else (2.0, 0)
+    for i in range(n):
+        depth, slot = 0, i
+        while depth < drafts[i] and (scores[0, slot] > least or (scores[0, slot] == least and slot <= last)):
+            depth, slot = depth + 1, slot + n
+        kept[i] = depth
     return chosen
 
 

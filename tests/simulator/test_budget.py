@@ -110,9 +110,7 @@ def test_the_total_is_the_best_of_all_totals(
     ranked = sorted(scores, reverse=True)
     sampling, batch = min(tokens, 40), 40 + prefills
     draft, verify = cost_tables(curves, 5, 8192)
-    chosen = best_total(
-        np.array(ranked), np.arange(len(ranked)), len(ranked), sampling, verify, tokens, draft.item(batch)
-    )
+    chosen = best_total(np.array(ranked), len(ranked), sampling, verify, tokens, draft.item(batch))
 
     def rate(total: int) -> float:
         size = tokens + total
@@ -133,9 +131,11 @@ def test_the_total_is_the_best_of_all_totals(
     )
 )
 def test_slots_are_ranked_as_a_stable_sort_does(values: list[float]) -> None:
-    scores, slots = np.array(values), np.full((2, len(values) + 2), 99)
-    rank(scores, slots[0], slots[1])
-    assert slots[0, : len(values)].tolist() == np.argsort(-scores, kind="stable").tolist()
+    scores, ranked, slots = np.array(values), np.zeros(len(values)), np.full((3, len(values) + 2), 99)
+    rank(scores, ranked, *slots)
+    order = np.argsort(-scores, kind="stable")
+    assert slots[0, : len(values)].tolist() == order.tolist()
+    np.testing.assert_array_equal(ranked, scores[order])
 
 
 def test_everything_is_verified_where_it_is_free_and_nothing_where_it_is_dear() -> None:
