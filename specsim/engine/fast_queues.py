@@ -6,6 +6,7 @@ one prompt is unfinished between two steps, and it is the one admitted last.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Sequence
 
@@ -110,7 +111,7 @@ class FastQueues:
         self._returned = 0
         """Those of them that wait."""
         self._counts_iterations = policy.watches == "completed"
-        self._iterations: dict[int, int] = {}
+        self._iterations = array("q", bytes(8 * len(workload) if self._counts_iterations else 0))
         """Steps in which a request emitted tokens; of those that decode, less `_decode_steps`, which counts for all."""
         self._decode_steps = 0
         self._completed: list[tuple[int, int]] = []
@@ -335,7 +336,7 @@ class FastQueues:
     def _finish(self, request: int, now_s: float) -> None:
         self._recorder.rows.finish_s[request] = now_s
         if self._counts_iterations:
-            iterations = self._iterations.pop(request) + self._decode_steps
+            iterations = self._iterations[request] + self._decode_steps
             self._completed.append((self._output[request], iterations))
         self.outstanding_tokens -= self._prompt[request]
         if self._expects:

@@ -271,7 +271,7 @@ class FastStep(FastQueues):
         emitted = self._emitted.pop(request, 0) + 1 if self._emitted else 1
         self._left_running -= 1
         if self._counts_iterations:
-            self._iterations[request] = self._iterations.get(request, 0) + 1 - self._decode_steps
+            self._iterations[request] += 1 - self._decode_steps
         if emitted == 1:
             self._recorder.rows.first_token_s[request] = now_s
         else:

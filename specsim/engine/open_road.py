@@ -11,6 +11,7 @@ import numpy as np
 
 from specsim.config import ReplicaLimits
 from specsim.engine import road_kernels as road
+from specsim.engine.decode_kernels import COUNT, FINISHED
 from specsim.engine.fast_step import FastStep
 from specsim.engine.recorder import Recorder
 from specsim.engine.router import OpenLoop
@@ -54,7 +55,7 @@ class OpenRoad(FastStep):
         policy, limits, rules = self._policy, self._limits, self._limits.discipline
         ahead = Ahead.constant(policy.num_spec_tokens, self._seats) if policy.constant else policy.ahead(self._seats)
         is_known = rules.order == "mixed" and not (self._stays or self._expects or self._kv.prefix is not None)
-        if ahead is None or not is_known or self._counts_iterations:
+        if ahead is None or not is_known:
             return
         self._trimmer = None
         if self._looks_at_rounds:
@@ -75,8 +76,11 @@ class OpenRoad(FastStep):
         asks[refused, road.REFUSED] = 1
         self._asks = asks
         rows = self._recorder.rows
-        columns = (rows.first_scheduled_s, rows.first_token_s, rows.finish_s)
-        self._columns = tuple(np.frombuffer(column, dtype=np.float64) for column in columns)
+        times = (rows.first_scheduled_s, rows.first_token_s, rows.finish_s)
+        self._columns = (
+            *(np.frombuffer(column, dtype=np.float64) for column in times),
+            np.frombuffer(self._iterations, dtype=np.int64),
+        )
         self._luck = (np.zeros(0, dtype=np.int16), _NO_DRAFTS, np.zeros(1, dtype=np.int64))
         self._queue = np.zeros(road.QUEUE, dtype=np.int64)
         by_block = rules.chunk_by_block and limits.block_size_tokens <= limits.max_num_batched_tokens
@@ -85,6 +89,7 @@ class OpenRoad(FastStep):
                 limits.max_num_batched_tokens, self._seats, limits.num_kv_blocks, self._slots, self._lookahead,
                 limits.block_size_tokens, limits.fixed_blocks_per_request, self._whole, by_block, self._is_cut,
                 self._checks_prompt, self._grows, self._placeholders, self._window, self._cost.has_knees,
+                self._counts_iterations,
             ],
             dtype=np.int64,
         )  # fmt: skip
@@ -104,26 +109,30 @@ class OpenRoad(FastStep):
         stale = -1 if self._stale_prompt is None else self._stale_prompt
         queue[: road.LUCK_FROM] = (
             waits, came, pool.used, self.outstanding_tokens, self._next_k, 0, batch.place, partial,
-            self._partial_computed, self._kv.total.get(partial, 0), stale,
+            self._partial_computed, self._kv.total.get(partial, 0), stale, self._decode_steps,
         )  # fmt: skip
         if len(self._to_tell):
             self._look_ahead()
         # up to there `end - now` has no rounding, so that a clock can be moved on by it
         end_s, until_s, seconds = now_s, 2.0 * now_s, 0.0
         while True:
-            ahead, table, (spans, drafts, offsets) = self._ahead, self._table, self._luck
+            ahead, table = self._ahead, self._table
             end_s, step_s = road.travel(
                 batch.sums, batch.rows, batch.notes, batch.luck, table.terms, table.prices, table.nodes, table.drafting,
-                recorder.record, self._to_tell, self._asks, source.arrival_s, *self._columns, spans, drafts, offsets,
-                self._rules, queue, ahead.contexts, ahead.ks, ahead.groups, ahead.left, self._trimmer, end_s, until_s,
+                recorder.record, self._to_tell, self._asks, source.arrival_s, *self._columns, *self._luck, self._rules,
+                queue, ahead.contexts, ahead.ks, ahead.groups, ahead.left, self._trimmer, end_s, until_s,
                 recorder.measure_from_s, recorder.measure_until_s,
             )  # fmt: skip
             seconds = step_s or seconds
             state = queue.tolist()
-            batch.count, batch.place = batch.sums.item(0), state[road.PLACE]
+            batch.count, batch.place = batch.sums.item(COUNT), state[road.PLACE]
             if state[road.TO_TELL]:
                 self._next_k = state[road.NEXT_K]
                 self._history = self._to_tell[: state[road.TO_TELL]].tolist()
+                self._decode_steps = state[road.DECODE_STEPS]
+                if self._counts_iterations:
+                    ended = batch.notes[FINISHED, : state[road.ENDED]].tolist()
+                    self._completed = [(self._output[one], self._iterations[one] + self._decode_steps) for one in ended]
                 self._tell()
                 self._look_ahead()
             if not self._help(state):
@@ -133,7 +142,7 @@ class OpenRoad(FastStep):
         pool.used, self.outstanding_tokens, self._next_k = (
             state[place] for place in (road.IN_USE, road.OUTSTANDING, road.NEXT_K)
         )
-        self._partial_computed = state[road.COMPUTED]
+        self._partial_computed, self._decode_steps = state[road.COMPUTED], state[road.DECODE_STEPS]
         if state[road.PARTIAL] != partial:
             self._kv.total.pop(partial, None)
         self._partial = None

@@ -69,15 +69,16 @@ __all__ = ["travel"]
 PROMPT, OUTPUT, BLOCKS, REFUSED = range(4)
 # rules
 TOKENS, SEATS, CAPACITY, SLOTS, LOOKAHEAD, BLOCK, FIXED, WHOLE, BY_BLOCK, CUT, PROMPT_FITS, GROWS = range(12)
-PLACEHOLDERS, STEP_WINDOW, KNEES = 12, 13, 14
-RULES = 15
+PLACEHOLDERS, STEP_WINDOW, KNEES, COMPLETIONS = 12, 13, 14, 15
+RULES = 16
 # queue: the first that waits, the first that has not come, blocks used, prompt tokens of those not finished, next k,
 # steps taken, place for luck; whose prompt is unfinished (-1: nobody's), how much of it is computed, the blocks that it
-# holds, of whose prompt the drafter has missed a part; first request and requests of the luck given; why it stopped,
-# steps to tell of, and, from ASK on, what is asked for
+# holds, of whose prompt the drafter has missed a part; steps so far, where iterations are counted; first request and
+# requests of the luck given; why it stopped, steps to tell of, requests that finished with the last of them, and, from
+# ASK on, what is asked for
 WAITS, COMING, IN_USE, OUTSTANDING, NEXT_K, TAKEN, PLACE, PARTIAL, COMPUTED, HOLDS, STALE_PROMPT = range(11)
-LUCK_FROM, LUCK_OF, WHY, TO_TELL, ASK = range(11, 16)
-QUEUE = 22
+DECODE_STEPS, LUCK_FROM, LUCK_OF, WHY, TO_TELL, ENDED, ASK = range(11, 18)
+QUEUE = 24
 # why
 FULL, IDLE, DECIDE, TERMS_LACK, LUCK_LACKS, ROOM_LACKS, ANSWER_LACKS, TOLD = range(8)
 
@@ -215,7 +216,7 @@ def _learn(notes, count, trims, trimmer):  # type: ignore[no-untyped-def]
 @kernel
 def travel(  # type: ignore[no-untyped-def]
     sums, rows, notes, luck, terms, prices, nodes, drafting, record, history, asks, arrival_s, scheduled_s, token_s,
-    finish_s, spans, most_drafts, offsets, rules, queue, contexts, ks, groups, left, trimmer,
+    finish_s, iterations, spans, most_drafts, offsets, rules, queue, contexts, ks, groups, left, trimmer,
     now_s, until_s, from_s, measured_until_s,
 ):  # fmt: skip
     """Steps one after another, one at least if `queue[TAKEN]` is 0, until the next one would end behind `until_s` or
@@ -223,7 +224,7 @@ def travel(  # type: ignore[no-untyped-def]
     capacity, slots, lookahead = rules[CAPACITY], rules[SLOTS], rules[LOOKAHEAD]
     used, head, coming, last_k, steps = queue[IN_USE], queue[WAITS], queue[COMING], queue[NEXT_K], queue[TAKEN]
     place, partial, computed, holds, told = queue[PLACE], queue[PARTIAL], queue[COMPUTED], queue[HOLDS], 0
-    seconds, why = 0.0, FULL
+    seconds, why, queue[ENDED] = 0.0, FULL, 0
     while True:
         while arrival_s[coming] <= now_s:
             if not asks[coming, REFUSED]:
@@ -358,6 +359,7 @@ def travel(  # type: ignore[no-untyped-def]
             _add_step(record, end_s - now_s, size, used, count, draft_rounds, verified, gained, tokens, k)
             if count:
                 _add_gaps(record, end_s - now_s, count)
+        queue[DECODE_STEPS] += 1
         if trimmer is not None and count:
             _learn(notes, count, trims, trimmer)
         for n in range(finished):
@@ -370,11 +372,15 @@ def travel(  # type: ignore[no-untyped-def]
             if request < 0 or asks[request, REFUSED] or request == then_partial:
                 continue
             token_s[request] = end_s
+            if rules[COMPLETIONS]:
+                iterations[request] += 1 - queue[DECODE_STEPS]
             more, prompt = np.int64(asks[request, OUTPUT] - 1), np.int64(asks[request, PROMPT])
             if more == 0:
                 finish_s[request] = end_s
                 used -= asks[request, BLOCKS]
                 queue[OUTSTANDING] -= prompt
+                notes[FINISHED, finished] = request
+                finished += 1
                 continue
             first = offsets[request - queue[LUCK_FROM]] + 1
             is_stale = sums[SPOILS] and (k == 0 or request == queue[STALE_PROMPT])
@@ -388,10 +394,10 @@ def travel(  # type: ignore[no-untyped-def]
         partial, computed, holds = then_partial, then_computed, then_holds
         seconds, now_s, last_k, head = step_s, end_s, k, last
         steps += 1
-        if count and len(groups):
-            left[groups[count]] -= 1
-            if left[groups[count]] == 0 or told == len(history):
-                why = TOLD
+        if len(groups):
+            left[groups[count]] -= count > 0
+            if (count and left[groups[count]] == 0) or told == len(history) or (rules[COMPLETIONS] and finished):
+                queue[ENDED], why = finished, TOLD
                 break
     queue[IN_USE], queue[WAITS], queue[COMING], queue[NEXT_K], queue[TAKEN] = used, head, coming, last_k, steps
     queue[PLACE], queue[PARTIAL], queue[COMPUTED], queue[HOLDS] = place, partial, computed, holds

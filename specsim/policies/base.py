@@ -164,8 +164,8 @@ class Policy(ABC):
     def ahead(self, most_requests: int) -> Ahead | None:
         """What it will answer in steps of up to so many requests, until it has been told more; None: it cannot say.
 
-        An engine may take so many steps at once, and tell `observe` of them afterwards. It asks again whenever it has
-        told something. The arrays belong to the policy.
+        An engine may take so many steps at once, up to one in which a request completes if the policy watches that, and
+        tell `observe` of them afterwards. It asks again whenever it has told something. The arrays are the policy's.
         """
         return None
 

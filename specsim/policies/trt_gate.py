@@ -53,6 +53,9 @@ class _TrtGate(Policy):
         self._mean = RollingMean(settings.window)
         self._tripped = False
 
+    def ahead(self, most_requests: int) -> Ahead:
+        return Ahead.until_told(self.next_k(0, 0, 0), most_requests, self.steady_for(0, 0, 0)[0])
+
     def next_k(self, batch: int, kv_tokens: int, decode_requests: int) -> int:
         return 0 if self._tripped else self.num_spec_tokens
 
@@ -69,9 +72,6 @@ class TrtGateOverSteps(_TrtGate):
     def observe(self, seen: Observed) -> None:
         if seen.drafted and not self._tripped:
             self._add(seen.accepted / seen.drafted)
-
-    def ahead(self, most_requests: int) -> Ahead:
-        return Ahead.until_told(self.next_k(0, 0, 0), most_requests, self.steady_for(0, 0, 0)[0])
 
     def steady_for(self, batch: int, kv_tokens: int, decode_requests: int) -> tuple[int, int]:
         return self.ALWAYS if self._tripped else max(1, self._mean.missing), self.ALWAYS
