@@ -51,7 +51,7 @@ class Workload:
         self.seed = seed
         self.first_request_id = first_request_id
         self.prompts, self.outputs = (
-            memoryview(np.ascontiguousarray(column)) for column in (trace.prompt_tokens, trace.output_tokens)
+            np.ascontiguousarray(column).data for column in (trace.prompt_tokens, trace.output_tokens)
         )
         """Prompt and output tokens by request: the columns of the trace, one of whose items is quick to read."""
         self._chunks: OrderedDict[int, LuckChunk] = OrderedDict()
