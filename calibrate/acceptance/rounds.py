@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 import torch
 
 from calibrate.acceptance.prompts import Prompt
-from calibrate.drafters.base import NOTHING, Draftee, Drafter, Proposal
-from calibrate.engine.verify import Sampling, emit, stream
+from calibrate.drafters.base import NOTHING, Draftee, Drafter, Proposal, Spacious
+from calibrate.engine.verify import Sampling, emit_branches, stream
 from calibrate.models import FlatBatch, FlatModel, Part, SlotCache
+from calibrate.models.flat_batch import tree_branches
 
 __all__ = ["Finished", "run_rounds"]
 
@@ -31,7 +32,7 @@ class Finished:
     emitted: list[int]
     """Tokens of each round; they sum to the output."""
     drafted: list[int]
-    """Drafts of each round."""
+    """Drafts of each round; of a tree those on its longest branch."""
 
 
 @dataclass(slots=True)
@@ -72,7 +73,8 @@ def run_rounds(
         return
     sampling = sampling or Sampling()
     longest = max(len(p.token_ids) + p.max_tokens for _, p in prompts)
-    cache = SlotCache(min(batch, len(prompts)), longest + 2 * k + 1)
+    room = max(2 * k, drafter.room(k)) if isinstance(drafter, Spacious) else 2 * k
+    cache = SlotCache(min(batch, len(prompts)), longest + room + 1)
     if drafter is not None:
         drafter.start(target, cache)
     waiting, live = list(reversed(prompts)), list[_Live]()
@@ -109,7 +111,7 @@ def _prefill(target: FlatModel, cache: SlotCache, new: Sequence[_Live], drafter:
     for one in longer:
         count = len(one.tokens) - 1
         cache.commit(one.slot, count)
-        one.hidden = _kept(states, row, count, drafter)
+        one.hidden = _kept(states, range(row, row + count), drafter)
         row += count
 
 
@@ -119,10 +121,10 @@ def _pass(target: FlatModel, batch: FlatBatch, cache: SlotCache, drafter: Drafte
     return target.forward_keeping(batch, cache, layers) if layers else (target.forward(batch, cache),)
 
 
-def _kept(states: tuple[torch.Tensor, ...], row: int, count: int, drafter: Drafter | None) -> tuple[torch.Tensor, ...]:
+def _kept(states: tuple[torch.Tensor, ...], rows: Sequence[int], drafter: Drafter | None) -> tuple[torch.Tensor, ...]:
     if drafter is None or drafter.hidden_layers is None:
         return ()
-    return tuple(state[row : row + count] for state in states)
+    return tuple(state[list(rows)] for state in states)
 
 
 def _proposals(
@@ -154,19 +156,24 @@ def _verify(
     for one, proposal in zip(live, proposals, strict=True):
         context = cache.committed[one.slot]
         own = [*one.tokens[context:], *proposal.tokens]
-        parts.append(Part(one.slot, context, len(own)))
+        branches = None
+        if proposal.parents is not None:
+            branches = tree_branches(context, len(one.tokens) - context, proposal.parents)
+        parts.append(Part(one.slot, context, len(own), branches))
         ids += own
         rows += range(len(ids) - len(proposal.tokens) - 1, len(ids))
     states = _pass(target, FlatBatch(ids, parts), cache, drafter)
-    texts = emit(target.logits(states[0][rows]), proposals, [one.generator for one in live], sampling)
+    said = emit_branches(target.logits(states[0][rows]), proposals, [one.generator for one in live], sampling)
     row = 0
-    for one, part, proposal, text in zip(live, parts, proposals, texts, strict=True):
-        text = text[: one.room]
+    for one, part, proposal, branch in zip(live, parts, proposals, said, strict=True):
+        known = len(one.tokens) - part.context_tokens
+        text = branch.tokens[: one.room]
         end = next((n for n, token in enumerate(text) if token in stops), len(text) - 1)
         one.tokens += text[: end + 1]
         one.emitted.append(end + 1)
-        one.drafted.append(len(proposal.tokens))
-        computed = len(one.tokens) - 1 - part.context_tokens
-        cache.commit(one.slot, len(one.tokens) - 1)
-        one.hidden = _kept(states, row, computed, drafter)
+        one.drafted.append(proposal.depth)
+        # the last token that was emitted has not been computed
+        own_rows = [*range(known), *(known + node for node in branch.nodes[:end])]
+        cache.keep(one.slot, part.context_tokens, own_rows)
+        one.hidden = _kept(states, [row + n for n in own_rows], drafter)
         row += part.num_tokens

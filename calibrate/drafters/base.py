@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
 from calibrate.models import FlatModel, SlotCache
+from specsim.errors import InvariantError
 
-__all__ = ["NOTHING", "Draftee", "Drafter", "Law", "Proposal", "chosen"]
+__all__ = ["NOTHING", "Draftee", "Drafter", "Law", "Proposal", "Spacious", "chosen"]
 
 Law = Callable[[torch.Tensor], torch.Tensor]
 """Logits [..., vocabulary] -> probabilities from which drafts are drawn."""
@@ -22,14 +23,30 @@ Law = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Drafts for one sequence's next round."""
+    """Drafts for one sequence's next round: a chain, or a tree."""
 
     tokens: tuple[int, ...]
     probs: torch.Tensor | None = None
-    """[drafts, vocabulary], float64 on the CPU: the law that each was drawn from; None: each was certain."""
+    """[drafts, vocabulary], float64 on the CPU: the law that each was drawn from, where siblings that were drawn before
+    it have no chance any more; None: each was certain."""
+    parents: tuple[int, ...] | None = None
+    """Of each draft the number of the draft that it follows, lower than its own; -1: it follows the text. Siblings
+    differ. None: a chain."""
+
+    @property
+    def depth(self) -> int:
+        """Drafts on the longest branch: as many as a round can accept."""
+        if self.parents is None:
+            return len(self.tokens)
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 if parent < 0 else depths[parent] + 1)
+        return max(depths, default=0)
 
     def first(self, count: int) -> Proposal:
-        """The first `count` drafts."""
+        """The first `count` drafts of a chain."""
+        if self.parents is not None:
+            raise InvariantError("a tree of drafts is not cut by its number of drafts")
         return Proposal(self.tokens[:count], None if self.probs is None else self.probs[:count])
 
 
@@ -86,6 +103,15 @@ class Drafter(Protocol):
 
     def release(self, request: int, finished: Sequence[int] | None) -> None:
         """A request holds memory no longer; `finished`: all its tokens, if it is complete rather than preempted."""
+        ...
+
+
+@runtime_checkable
+class Spacious(Protocol):
+    """A drafter that needs more room behind a text than its k drafts and the pass that makes them."""
+
+    def room(self, k: int) -> int:
+        """Most tokens behind a text that it has verified or computes itself, when asked for k drafts."""
         ...
 
 

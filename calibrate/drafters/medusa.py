@@ -1,21 +1,25 @@
 """Medusa heads: each guesses one token further ahead from the target's last hidden state, all at once.
 
 Cai et al. 2024 (arXiv 2401.10774): residual blocks x + SiLU(W x + b), then a head over the vocabulary. Read in the two
-forms that are published: that of the Medusa project (`medusa_num_heads`, tensors `0.0.linear.weight`, `0.1.weight`) and
-that of vLLM (`num_heads`, tensors `blocks.0.layers.0.weight`, `lm_heads.0.weight`). The likeliest token of each head
-makes a chain; trees of candidates are left out.
+forms that are published: that of the Medusa project (`medusa_num_heads`, `medusa_num_layers`; tensors
+`0.0.linear.weight`, `0.1.weight`) and that of vLLM (`num_heads`, `num_hidden_layers`; tensors
+`blocks.0.layers.0.weight`, `lm_heads.0.weight`, or one head for all where `original_lm_head`; with `token_map` output
+row n is the target's token token_map[n]). The likeliest token of each head makes a chain; several of each make a static
+tree. Leaves out: typical acceptance, which changes the text.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
-from calibrate.drafters.base import NOTHING, Draftee, Law, Proposal, chosen
-from calibrate.drafters.head_files import head_config, head_tensors, take
+from calibrate.drafters.base import NOTHING, Draftee, Law, Proposal
+from calibrate.drafters.head_files import head_config, head_tensors, refuse_form, take
+from calibrate.drafters.planting import CHAIN, Node, Planting, grow
 from calibrate.models import FlatModel, SlotCache
 from specsim.errors import ScenarioError
 
@@ -27,9 +31,19 @@ _Block = tuple[torch.Tensor, torch.Tensor | None]
 class MedusaHeads:
     """Heads 0, 1, ...: of a hidden state at token i, head j guesses token i + 2 + j."""
 
-    def __init__(self, heads: Sequence[tuple[Sequence[_Block], torch.Tensor]]) -> None:
-        """`heads`: residual blocks (weight, bias) and output weights [vocabulary, hidden size] of each."""
+    def __init__(
+        self,
+        heads: Sequence[tuple[Sequence[_Block], torch.Tensor]],
+        token_map: torch.Tensor | None = None,
+        vocab_size: int = 0,
+    ) -> None:
+        """
+        Args:
+            heads: residual blocks (weight, bias) and output weights [rows, hidden size] of each.
+            token_map: int64 [rows], the token of each output row, of a vocabulary of `vocab_size`; None: the same.
+        """
         self._heads = list(heads)
+        self._token_map, self._vocab_size = token_map, vocab_size
 
     def __len__(self) -> int:
         return len(self._heads)
@@ -40,28 +54,42 @@ class MedusaHeads:
         blocks, output = self._heads[head]
         for weight, bias in blocks:
             hidden = hidden + F.silu(F.linear(hidden, weight, bias))
-        return F.linear(hidden, output)
+        scores = F.linear(hidden, output)
+        if self._token_map is None:
+            return scores
+        whole = scores.new_full((len(scores), self._vocab_size), float("-inf"))
+        return whole.index_copy_(1, self._token_map, scores)
 
 
 def load_medusa(folder: str | Path, target: FlatModel) -> MedusaHeads:
     """Heads from a directory, in the target's dtype and on its device.
 
     Raises:
-        ScenarioError: files are missing, or do not fit the target.
+        ScenarioError: files are missing or of another kind, or do not fit the target.
     """
     place = Path(folder)
     config = head_config(place)
-    tensors = {name.removeprefix("medusa_heads."): tensor for name, tensor in head_tensors(place).items()}
+    tensors = {re.sub(r"^medusa_heads?\.", "", name): tensor for name, tensor in head_tensors(place).items()}
     size, vocabulary = int(target.config.hidden_size), target.vocab_size
     of_project = "medusa_num_heads" in config
     names = ("medusa_num_heads", "medusa_num_layers") if of_project else ("num_heads", "num_hidden_layers")
     count, layers = config.get(names[0]), config.get(names[1], 1)
     if not isinstance(count, int) or not isinstance(layers, int) or count < 1 or layers < 0:
-        raise ScenarioError(f"{place}: config.json must say 'medusa_num_heads' or 'num_heads', as Medusa heads do")
+        raise refuse_form(place, tensors, "folder of Medusa heads", "'medusa_num_heads' or 'num_heads' in config.json")
+    if config.get("vocab_size", vocabulary) not in (vocabulary, int(target.config.vocab_size)):
+        raise ScenarioError(
+            f"{place}: is for a target with {config['vocab_size']} tokens, and {target.name} has {vocabulary}"
+        )
 
     def there(name: str, *shape: int) -> torch.Tensor:
         return take(tensors, name, shape, place).to(target.device, target.dtype)
 
+    token_map = tensors.get("token_map")
+    rows = vocabulary if token_map is None else int(config.get("truncated_vocab_size") or len(token_map))
+    if token_map is not None and (
+        tuple(token_map.shape) != (rows,) or not 0 <= int(token_map.min()) <= int(token_map.max()) < vocabulary
+    ):
+        raise ScenarioError(f"{place}: 'token_map' is not a list of {rows} of the target's tokens")
     heads = []
     for head in range(count):
         blocks: list[_Block] = []
@@ -69,10 +97,11 @@ def load_medusa(folder: str | Path, target: FlatModel) -> MedusaHeads:
             stem = f"{head}.{layer}.linear" if of_project else f"blocks.{head}.layers.{layer}"
             bias = there(f"{stem}.bias", size) if f"{stem}.bias" in tensors else None
             blocks.append((there(f"{stem}.weight", size, size), bias))
-        shared = 0 if config.get("original_lm_head") else head
-        output = f"{head}.{layers}.weight" if of_project else f"lm_heads.{shared}.weight"
-        heads.append((blocks, there(output, vocabulary, size)))
-    return MedusaHeads(heads)
+        output = f"{head}.{layers}.weight" if of_project else f"lm_heads.{head}.weight"
+        if config.get("original_lm_head"):
+            output = "lm_head.weight" if "lm_head.weight" in tensors else "lm_heads.0.weight"
+        heads.append((blocks, there(output, rows, size)))
+    return MedusaHeads(heads, None if token_map is None else token_map.long().to(target.device), vocabulary)
 
 
 class MedusaDrafter:
@@ -81,8 +110,12 @@ class MedusaDrafter:
     name = "medusa"
     hidden_layers = ()
 
-    def __init__(self, heads: MedusaHeads) -> None:
-        self._heads = heads
+    def __init__(self, heads: MedusaHeads, planting: Planting = CHAIN) -> None:
+        self._heads, self._planting = heads, planting
+
+    def room(self, k: int) -> int:
+        """Its drafts."""
+        return self._planting.most_nodes(k)
 
     def start(self, target: FlatModel, cache: SlotCache) -> None:
         """Nothing is needed but hidden states."""
@@ -94,10 +127,13 @@ class MedusaDrafter:
         if not live or not most:
             return found
         last = torch.stack([draftees[n].hidden[0][-1] for n in live])
-        levels = [chosen(self._heads.logits(last, head), [draftees[n] for n in live], law) for head in range(most)]
-        for row, n in enumerate(live):
-            laws = [probs[row] for _, probs in levels if probs is not None]
-            found[n] = Proposal(tuple(tokens[row] for tokens, _ in levels), torch.stack(laws) if laws else None)
+
+        def look(level: int, rows: Sequence[tuple[int, int]], trees: Sequence[Sequence[Node]]) -> torch.Tensor:
+            return self._heads.logits(last, level)[[tree for tree, _ in rows]]
+
+        made = grow([draftees[n].generator for n in live], most, self._planting, law, look)
+        for n, proposal in zip(live, made, strict=True):
+            found[n] = proposal
         return found
 
     def release(self, request: int, finished: Sequence[int] | None) -> None:

@@ -224,6 +224,8 @@ class ModelRunner:
                     Draftee(request, sequence.tokens, computed, sequence.slot, emits, sequence.generator, kept)
                 )
         for draftee, proposal in zip(draftees, self.drafter.propose(draftees, next_k, self.law_of_drafts), strict=True):
+            if proposal.parents is not None:
+                raise ScenarioError("the reference engine verifies chains of drafts, not trees; leave the tree out")
             self._sequences[draftee.request].proposal = proposal
 
     @property

@@ -1,4 +1,5 @@
-"""What a round emits: greedy agreement, or exact rejection sampling with one random stream a request."""
+"""What a round emits: greedy agreement, or exact rejection sampling with one random stream a request; over chains of
+drafts and over trees."""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ from typing import Literal
 import torch
 
 from calibrate.drafters.base import Proposal
-from calibrate.rejection import accept, sampling_law
+from calibrate.rejection import Branch, accept, accept_tree, sampling_law
 from specsim.errors import ScenarioError
 
-__all__ = ["Sampling", "emit", "stream"]
+__all__ = ["Sampling", "emit", "emit_branches", "stream"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +78,35 @@ def emit(
         accept(law, proposal.probs, torch.tensor(proposal.tokens, dtype=torch.int64), generator=generator).tokens
         for law, proposal, generator in zip(laws, proposals, streams, strict=True)
     ]
+
+
+def emit_branches(
+    logits: torch.Tensor,
+    proposals: Sequence[Proposal],
+    streams: Sequence[torch.Generator],
+    sampling: Sampling,
+) -> list[Branch]:
+    """As `emit`, of drafts that may be trees: what each sequence emits, and which of its drafts were accepted."""
+    counts = [1 + len(proposal.tokens) for proposal in proposals]
+    found = []
+    for proposal, rows, generator in zip(proposals, logits.split(counts), streams, strict=True):
+        if proposal.parents is None:
+            tokens = emit(rows, [proposal], [generator], sampling)[0]
+            found.append(Branch(tokens, tuple(range(len(tokens) - 1))))
+        elif sampling.is_greedy:
+            found.append(_followed(rows.argmax(-1).tolist(), proposal.tokens, proposal.parents))
+        else:
+            law = sampling.law(rows).cpu()
+            found.append(accept_tree(law, proposal.probs, proposal.tokens, proposal.parents, generator=generator))
+    return found
+
+
+def _followed(best: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> Branch:
+    """The branch that the target's likeliest tokens follow; best[0] is behind the text, best[1 + n] behind draft n."""
+    at, path, said = -1, list[int](), [best[0]]
+    for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
+        if parent == at and token == said[-1]:
+            at = node
+            path.append(node)
+            said.append(best[1 + node])
+    return Branch(tuple(said), tuple(path))

@@ -1,7 +1,8 @@
 """Attention of a flat batch over slots: the one function that every transformers architecture is made to call.
 
 Models: causal attention of each part's tokens over its own slot; grouped heads, sliding windows, soft caps, attention
-sinks. Leaves out: latent caches (keys and values of MLA are cached as they are attended to), trees.
+sinks; trees of drafts, each token of which sees its branch, slot by slot on every device, since the paged kernel takes
+no masks. Leaves out: latent caches (keys and values of MLA are cached as they are attended to).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class AttentionPlan:
         self.places = torch.tensor(places, device=device)
         """int64 [tokens]: row of each token in the cache, slots one after another."""
         self.loop = attention_loop.Loop(batch.parts)
+        self.has_trees = any(part.branches is not None for part in batch.parts)
         self.pages = attention_paged.Pages(batch.parts, cache, device)
 
 
@@ -70,7 +72,8 @@ def _attend(
     values.flatten(0, 1).index_copy_(0, flat_plan.places, new_values)
     flat, window = query[0].transpose(0, 1), sliding_window or 0
     explicit = softcap is not None or s_aux is not None
-    if not explicit and keys.shape == values.shape and attention_paged.works(flat.device, flat.dtype):
+    plain = not explicit and not flat_plan.has_trees
+    if plain and keys.shape == values.shape and attention_paged.works(flat.device, flat.dtype):
         return attention_paged.attend(flat_plan.pages, flat, keys, values, scaling, window)[None], None
     special = attention_loop.Special(softcap, s_aux) if explicit else None
     return flat_plan.loop.attend(flat, keys, values, scaling, window, special)[None], None

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
-from calibrate.models.flat_batch import Part
+from calibrate.models.flat_batch import Branches, Part
 
 __all__ = ["Loop", "Special"]
 
@@ -39,6 +40,8 @@ class _Call:
     slot: int
     count: int
     context: int
+    branches: Branches | None = None
+    """A tree, which is a call of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class Loop:
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.runs = _runs(parts)
-        self._masks: dict[tuple[int, int, int, int], torch.Tensor] = {}
+        self._masks: dict[tuple[int, int, int, int, int], torch.Tensor] = {}
 
     def attend(
         self,
@@ -95,10 +98,10 @@ class Loop:
         for call in run.calls:
             first, end = _first_key(call.context, window), call.context + width
             k, v = _view(keys, call, first, end), _view(values, call, first, end)
-            causal = not folded and not call.context and (not window or window >= width)
+            causal = not folded and not call.context and (not window or window >= width) and call.branches is None
             mask = None
-            if width > 1 and not causal:
-                mask = self._mask(width, call.context, window, groups if folded else 1, q)
+            if (width > 1 or call.branches is not None) and not causal:
+                mask = self._mask(width, call, window, groups if folded else 1, q)
             own = q[call.index : call.index + call.count]
             if special is not None:
                 found.append(_written_out(own, k, v, mask, scaling, special, width))
@@ -114,21 +117,30 @@ class Loop:
             return mixed.unflatten(2, (groups, width)).permute(0, 3, 1, 2, 4).flatten(2, 3).flatten(0, 1)
         return mixed.transpose(1, 2).flatten(0, 1)
 
-    def _mask(self, width: int, context: int, window: int, fold: int, like: torch.Tensor) -> torch.Tensor:
-        """Additive [fold * width, keys]: query n sees keys up to context + n, at most `window` of them (0: all).
+    def _mask(self, width: int, call: _Call, window: int, fold: int, like: torch.Tensor) -> torch.Tensor:
+        """Additive [fold * width, keys]: query n sees keys up to context + n, at most `window` of them (0: all); in a
+        tree those of its branch.
 
         The keys begin where the window of the first query does.
         """
-        key = (width, context, window, fold)
+        key = (width, call.context, window, fold, id(call.branches))
         found = self._masks.get(key)
         if found is None:
-            query = torch.arange(context, context + width, device=like.device)[:, None]
-            keys = torch.arange(_first_key(context, window), context + width, device=like.device)[None, :]
-            hidden = keys > query
+            first, end = _first_key(call.context, window), call.context + width
+            query = keys = np.arange(end)
+            if call.branches is not None:
+                query = keys = np.concatenate([keys[: call.context], call.branches.positions])
+            query = query[call.context :, None]
+            if call.branches is None:
+                hidden = keys[None] > query
+            else:
+                hidden = np.zeros((width, end), dtype=bool)
+                hidden[:, end - call.branches.seen.shape[1] :] = ~call.branches.seen
             if window:
-                hidden |= keys <= query - window
-            found = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
-            found = self._masks[key] = found.masked_fill_(hidden, float("-inf")).repeat(fold, 1)
+                hidden |= keys[None] <= query - window
+            at = torch.from_numpy(hidden[:, first:]).to(like.device)
+            found = torch.zeros(at.shape, dtype=like.dtype, device=like.device)
+            found = self._masks[key] = found.masked_fill_(at, float("-inf")).repeat(fold, 1)
         return found
 
 
@@ -138,13 +150,19 @@ def _runs(parts: Sequence[Part]) -> list[_Run]:
     for width, same_width in groupby(parts, key=lambda part: part.num_tokens):
         members = list(same_width)
         calls: list[_Call] = []
-        for _, alike in groupby(enumerate(members), key=lambda pair: (pair[1].context_tokens, pair[1].slot - pair[0])):
+        for _, alike in groupby(enumerate(members), key=_likeness):
             stretch = list(alike)
             index, part = stretch[0]
-            calls.append(_Call(index, part.slot, len(stretch), part.context_tokens))
+            calls.append(_Call(index, part.slot, len(stretch), part.context_tokens, part.branches))
         runs.append(_Run(row, width, len(members), tuple(calls)))
         row += width * len(members)
     return runs
+
+
+def _likeness(numbered: tuple[int, Part]) -> tuple[int, int, int]:
+    """The same for parts that can be one call: texts in neighbouring slots with equal contexts."""
+    number, part = numbered
+    return part.context_tokens, part.slot - number, -1 if part.branches is None else number
 
 
 def _first_key(context: int, window: int) -> int:

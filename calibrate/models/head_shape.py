@@ -1,9 +1,8 @@
-"""An EAGLE-type head with random weights at its true shape: what drafting with it costs, not what it says.
+"""A drafting head with random weights at its true shape: what drafting with it costs, not what it says.
 
-Models: one decoder layer or few over the fusion of token embeddings and hidden states, a cache of its own, and the
-output head; EAGLE fuses embedding and state, EAGLE-3 fuses three states and attends over embedding beside them. The
-target's states are random, and fused in every pass, as in `specsim.analytic`; engines fuse them in the first only.
-Leaves out: trained weights, Medusa, MTP and block drafters.
+Models: the heads of `feature_head` at the sizes of a catalogue shape, with a cache of their own. The target's states
+are random, and fused in every pass, as in `specsim.analytic`; engines fuse them in the first only.
+Leaves out: trained weights, Medusa, block drafters, MTP layers.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding
 
+from calibrate.models.feature_head import FeatureHead, HeadPlan
 from calibrate.models.flat_model import FlatModel
 from specsim.errors import ScenarioError
 from specsim.shapes import ModelShape
@@ -26,68 +25,30 @@ HEAD_KINDS = ("eagle", "eagle3")
 """Kinds of `ModelShape` that are built here."""
 
 
-class _Layer(nn.Module):
-    """A Llama layer whose attention may see embedding and state side by side."""
-
-    def __init__(self, config: LlamaConfig, index: int, *, is_wide: bool) -> None:
-        super().__init__()
-        self.self_attn = LlamaAttention(config, index)
-        self.mlp = LlamaMLP(config)
-        hidden = config.hidden_size
-        self.norms = nn.ModuleList(LlamaRMSNorm(hidden) for _ in range(3 if is_wide else 2))
-        if is_wide:
-            for name in ("q_proj", "k_proj", "v_proj"):
-                rows = getattr(self.self_attn, name).out_features
-                setattr(self.self_attn, name, nn.Linear(2 * hidden, rows, bias=False))
-        self.is_wide = is_wide
-
-    def forward(self, embedded: torch.Tensor, state: torch.Tensor, rotary: Any, plan: Any) -> torch.Tensor:
-        """[1, tokens, hidden size] after the layer."""
-        seen = self.norms[0](state)
-        if self.is_wide:
-            seen = torch.cat((self.norms[2](embedded), seen), -1)
-        mixed, _ = self.self_attn(hidden_states=seen, position_embeddings=rotary, attention_mask=None, flat_plan=plan)
-        state = state + mixed
-        out: torch.Tensor = state + self.mlp(self.norms[1](state))
-        return out
-
-
 class _Body(nn.Module):
-    """Embedding, fusion, layers and last norm."""
+    """A head as the body of a transformers model: from token ids alone, beside states that are made up."""
 
-    def __init__(self, config: LlamaConfig, shape: ModelShape) -> None:
+    def __init__(self, head: FeatureHead, shape: ModelShape) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
-        self._is_eagle3 = shape.kind == "eagle3"
-        self._state_size = shape.target_hidden_size or shape.hidden_size
-        if self._is_eagle3:
-            self._state_size *= shape.fused_hidden_states
-        self.fuse = nn.Linear(
-            self._state_size + (0 if self._is_eagle3 else shape.hidden_size), shape.hidden_size, bias=False
-        )
-        self.layers = nn.ModuleList(
-            _Layer(config, n, is_wide=self._is_eagle3 and n == 0) for n in range(shape.num_layers)
-        )
-        self.norm = LlamaRMSNorm(shape.hidden_size)
-        self.rotary_emb = LlamaRotaryEmbedding(config)
+        self.head = head
+        self.layers = head.layers
+        self._state_size = head.plan.fused_states * (head.plan.state_size or head.size) or head.size
         self._states = torch.empty(0)
 
     def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor, *, flat_plan: Any, **_: Any) -> Any:
-        """As the body of a transformers model: `last_hidden_state` [1, tokens, hidden size]."""
-        embedded = self.embed_tokens(input_ids)
+        """`last_hidden_state` [1, tokens, hidden size]."""
         states = self._target_states(input_ids.shape[1])
-        fused = self.fuse(states if self._is_eagle3 else torch.cat((embedded, states), -1))
-        rotary = self.rotary_emb(fused, position_ids)
-        for layer in self.layers:
-            fused = layer(embedded, fused, rotary, flat_plan)
-        return SimpleNamespace(last_hidden_state=self.norm(fused))
+        features = self.head.features((states, states))
+        mixed = self.head.mixed(features, self.embed_tokens(input_ids)[0], position_ids[0], flat_plan)
+        return SimpleNamespace(last_hidden_state=self.head.norm(mixed)[None])
 
     def _target_states(self, tokens: int) -> torch.Tensor:
-        """[1, tokens, states], made once for the longest batch so far."""
-        weight = self.fuse.weight
+        """[tokens, states], made once for the longest batch so far."""
+        weight = self.embed_tokens.weight
         if self._states.numel() < tokens * self._state_size:
-            self._states = torch.randn((1, tokens, self._state_size), device=weight.device).to(weight.dtype)
-        return self._states[:, :tokens]
+            self._states = torch.randn((tokens, self._state_size), device=weight.device).to(weight.dtype)
+        return self._states[:tokens]
 
 
 class _Head(nn.Module):
@@ -96,7 +57,7 @@ class _Head(nn.Module):
     def __init__(self, config: LlamaConfig, shape: ModelShape) -> None:
         super().__init__()
         self.config = config
-        self.model = _Body(config, shape)
+        self.model = _Body(FeatureHead(config, _plan(shape), name=shape.name), shape)
         self.lm_head = nn.Linear(shape.hidden_size, shape.draft_vocab_size or shape.vocab_size, bias=False)
 
     @property
@@ -104,8 +65,7 @@ class _Head(nn.Module):
         return self.lm_head.weight.dtype
 
     def set_attn_implementation(self, name: str) -> None:
-        """Attention of every layer, by the name that transformers knows it under."""
-        self.config._attn_implementation = name
+        """It has the attention of flat batches from the start."""
 
     def get_output_embeddings(self) -> nn.Module:
         """The output head."""
@@ -113,6 +73,12 @@ class _Head(nn.Module):
 
     def _can_set_experts_implementation(self) -> bool:
         return False
+
+
+def _plan(shape: ModelShape) -> HeadPlan:
+    if shape.kind == "eagle3":
+        return HeadPlan(fused_states=shape.fused_hidden_states, state_size=shape.target_hidden_size, last_norm=True)
+    return HeadPlan(combines=True, bare_input=True)
 
 
 def random_head(

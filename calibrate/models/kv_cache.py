@@ -2,10 +2,13 @@
 
 A slot is one sequence's room for `max_tokens` tokens in every layer, so that its keys are read where they lie, without
 gathering. What a pass writes lies behind the committed length until `commit` moves that; rejected drafts are simply
-not committed, and the next pass writes over them. How many blocks of memory the scheduler counts is its own affair.
+not committed, and the next pass writes over them. Of a tree of drafts one branch is kept, moved together. How many
+blocks of memory the scheduler counts is its own affair.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 
@@ -87,6 +90,22 @@ class SlotCache:
                 f"tokens a slot; make the slots longer or the requests shorter"
             )
         self.written[slot] = context_tokens + num_tokens
+
+    @torch.inference_mode()
+    def keep(self, slot: int, context_tokens: int, rows: Sequence[int]) -> None:
+        """Of what was written behind `context_tokens`, keep these rows, one after another, and settle them.
+
+        Raises:
+            InvariantError: as `commit`, or a row that was not written.
+        """
+        if any(not 0 <= row < self.written[slot] - context_tokens for row in rows):
+            raise InvariantError(f"slot {slot}: rows {list(rows)} behind {context_tokens} tokens were not all written")
+        if list(rows) != list(range(len(rows))):
+            for keys, values in self._layers.values():
+                for held in (keys, values):
+                    own = held[slot, context_tokens:]
+                    own[: len(rows)] = own[torch.tensor(rows, device=held.device)]
+        self.commit(slot, context_tokens + len(rows))
 
     def layer(self, index: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of one layer, [slots, stride, kv heads, head dim] each.

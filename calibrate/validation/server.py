@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrate.acceptance.methods import HEADS, build_method
+from calibrate.acceptance.methods import HEADS, WITHIN_TARGET, build_method
 from calibrate.drafters.base import Drafter
 from calibrate.engine.clock import Clock, ProcessorClock, RealClock
 from calibrate.engine.prompts import cut_prompts, tokens_of
@@ -137,7 +137,7 @@ def open_server(
 
     Args:
         method: one of `calibrate.acceptance.methods.METHODS`, or none.
-        draft: the draft model, or the folder of the heads of a method that has such.
+        draft: the draft model, or the folder of the heads of a method that has such; None: none, or the target's own.
         options: of the method.
         texts: what prompts are cut out of; none: tokens are drawn.
         syncs_at_zero: a draft model keeps up in rounds without drafts.
@@ -154,6 +154,8 @@ def open_server(
     place, number = device.torch_device, DTYPES[dtype]
     model = load_model(target.source, device=place, dtype=number, seed=seed)
     made = None
+    if draft is None and method in WITHIN_TARGET and isinstance(target.source, str | Path):
+        draft = Path(target.source)
     if method != "none":
         weights = (
             load_model(draft.source, device=place, dtype=number, seed=seed)

@@ -19,6 +19,7 @@ from specsim.cli.model_input import method_options
 if TYPE_CHECKING:
     from calibrate.acceptance.job import AcceptanceJob
     from calibrate.acceptance.methods import Draft
+    from calibrate.drafters.planting import Planting
     from calibrate.latency.device import Device
     from calibrate.models import FlatModel
 
@@ -37,8 +38,10 @@ _SUFFIXES = (".jsonl", ".gz")
     "methods",
     multiple=True,
     metavar="NAME",
-    help="ngram, suffix, layer_skip, draft_model, medusa, eagle3; repeatable.  [default: ngram, or draft_model]",
+    help="ngram, suffix, lookahead, layer_skip, draft_model, medusa, eagle, eagle2, eagle3, mtp; repeatable.  "
+    "[default: ngram, or draft_model]",
 )
+@click.option("--tree", metavar="TREE", help="Of heads: chain, a full tree such as 4x2x1, or a JSON file of paths.")
 @click.option(
     "--draft-option", multiple=True, metavar="[METHOD.]NAME=N", help="An option of a method, e.g. layer_skip.layers=20."
 )
@@ -144,30 +147,34 @@ def _measured(values: dict[str, Any], ks: tuple[int, ...]) -> AcceptanceJob:
 def _job(values: dict[str, Any], ks: tuple[int, ...]) -> tuple[AcceptanceJob, dict[str, Any]]:
     """The measurement, and all that a continued one must have in common with it."""
     from calibrate.acceptance.job import AcceptanceJob
-    from calibrate.acceptance.methods import NEEDS_DRAFT, build_method
+    from calibrate.acceptance.methods import HEADS, NEEDS_DRAFT, PLANTED, WITHIN_TARGET, build_method
     from calibrate.acceptance.prompts import lines_of, read_prompts
+    from calibrate.drafters.planting import CHAIN
     from calibrate.engine.verify import Sampling
     from calibrate.latency.device import find_device
-    from calibrate.models import FlatModel
-    from calibrate.models.vocabulary import check_vocabulary, find_tokenizer, stop_tokens
+    from calibrate.models.vocabulary import find_tokenizer, stop_tokens
     from specsim.drafters import drafter
     from specsim.errors import ScenarioError
 
     names = tuple(dict.fromkeys(drafter(name).name for name in values["methods"]))
     names = names or (("draft_model",) if values["draft"] else ("ngram",))
     needing = [name for name in names if name in NEEDS_DRAFT]
-    if len(needing) > 1:
+    if len({HEADS.get(name, name) for name in needing}) > 1:
         raise ScenarioError(f"--draft is for one method, and {' and '.join(needing)} need one; run them one by one")
     if values["draft"] and not needing:
         raise ScenarioError(f"--draft is for {', '.join(NEEDS_DRAFT)}, and --method says {', '.join(names)}")
     device = find_device(values["device"], threads=values["threads"])
     target = _model(values, "target", device)
-    draft = _draft(values, needing[0], target, device) if values["draft"] else None
-    options = method_options(values["draft_option"], names)
-    methods = [build_method(name, target, draft, options[name]) for name in names]
     tokenizer = find_tokenizer(values["target"])
-    if isinstance(draft, FlatModel):
-        check_vocabulary(target, tokenizer, draft, find_tokenizer(values["draft"]))
+    draft = None
+    if values["draft"] or (needing and needing[0] in WITHIN_TARGET):
+        draft = _draft(values, needing[0], target, tokenizer, device)
+    options = method_options(values["draft_option"], names)
+    planting = _planting(values["tree"], names)
+    methods = [
+        build_method(name, target, draft, options[name], planting=planting if name in PLANTED else CHAIN)
+        for name in names
+    ]
     found = read_prompts(
         values["prompts"],
         tokenizer,
@@ -189,6 +196,7 @@ def _job(values: dict[str, Any], ks: tuple[int, ...]) -> tuple[AcceptanceJob, di
         "target": values["target"],
         "draft": values["draft"],
         "methods": {method.name: dict(method.options) for method in methods},
+        "tree": hashlib.sha256(repr(planting).encode()).hexdigest(),
         "prompts": hashlib.sha256(repr(found.prompts).encode()).hexdigest(),
         "sampling": asdict(sampling),
         "k": list(ks),
@@ -217,13 +225,40 @@ def _model(values: dict[str, Any], flag: str, device: Device) -> FlatModel:
     return model
 
 
-def _draft(values: dict[str, Any], method: str, target: FlatModel, device: Device) -> Draft:
-    """A draft model, or the heads of a method."""
-    from calibrate.acceptance.methods import HEADS
+def _draft(values: dict[str, Any], method: str, target: FlatModel, tokenizer: Any, device: Device) -> Draft:
+    """A draft model, or the heads of a method; both refused where they speak other tokens than the target."""
+    from calibrate.acceptance.methods import HEADS, NEEDS_DRAFT
+    from calibrate.models.vocabulary import check_same_tokens, check_vocabulary, find_tokenizer
+    from specsim.errors import ScenarioError
 
     if method not in HEADS:
-        return _model(values, "draft", device)
-    return HEADS[method](Path(values["draft"]).expanduser(), target)
+        model = _model(values, "draft", device)
+        check_vocabulary(target, tokenizer, model, find_tokenizer(values["draft"]))
+        return model
+    folder = Path(values["draft"] or values["target"]).expanduser()
+    if not folder.is_dir():
+        said = f"--draft {folder}: no such folder" if values["draft"] else f"--target {folder} is no folder"
+        raise ScenarioError(f"{said}; {method} needs {NEEDS_DRAFT[method]}, given with --draft")
+    heads = HEADS[method](folder, target)
+    theirs = find_tokenizer(folder)
+    if tokenizer is not None and theirs is not None:
+        check_same_tokens(values["target"], tokenizer, str(folder), theirs)
+    return heads
+
+
+def _planting(tree: str | None, names: tuple[str, ...]) -> Planting:
+    """The shape of the drafts of heads."""
+    from calibrate.acceptance.methods import PLANTED, WITH_TREES
+    from calibrate.drafters.planting import CHAIN, read_tree
+    from specsim.errors import ScenarioError
+
+    if tree is None:
+        return CHAIN
+    if not any(name in PLANTED for name in names):
+        own = [name for name in names if name in WITH_TREES]
+        more = f"; {own[0]} grows its own" if own else ""
+        raise ScenarioError(f"--tree is for {', '.join(PLANTED)}, and --method says {', '.join(names)}{more}")
+    return read_tree(tree)
 
 
 def _run(job: AcceptanceJob, work: Any) -> None:

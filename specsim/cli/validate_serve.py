@@ -25,7 +25,7 @@ __all__ = ["serve"]
 @click.command(short_help="Serve for real on this machine, and predict the same.")
 @click.option("--profile", required=True, metavar="FILE|NAME", help="Measured step times; see specsim profile list.")
 @click.option("--target", required=True, metavar="MODEL", help="Directory, GGUF file, config.json or catalogue name.")
-@click.option("--draft", metavar="MODEL", help="Draft model, likewise, or the folder of an EAGLE-3 head.")
+@click.option("--draft", metavar="MODEL", help="Draft model, likewise, or the folder of a drafting head.")
 @click.option("--draft-option", multiple=True, metavar="NAME=N", help="A number of the drafter; may be repeated.")
 @click.option("--k", type=click.IntRange(1, 64), default=3, show_default=True, help="Draft tokens a round, at most.")
 @click.option("--policy", "policies", multiple=True, metavar="POLICY",

@@ -29,7 +29,7 @@ __all__ = ["Ready", "prepared"]
 
 _CLOCKS = {"wall": "wall", "device events": "device", "processor time": "cpu"}
 """How a profile calls a clock -> `calibrate.latency.device.CLOCKS`."""
-_TREES = ("medusa",)
+_TREES = ("medusa", "eagle2", "lookahead")
 """Methods that are predicted with a tree to verify, while the reference engine verifies chains."""
 _USUAL_REQUESTS = 24
 _USUAL_SEQS, _USUAL_BUDGET = 32, 512

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,9 @@ def test_greedy_acceptance_is_measured_and_used(models: Path) -> None:
         assert f"measured {method} in a.jsonl: 5 requests" in used.output
 
 
-@pytest.mark.parametrize("method", ["medusa", "eagle3"])
+@pytest.mark.parametrize("method", ["medusa", "eagle", "eagle3", "mtp"])
 def test_heads_are_measured_and_used(models: Path, method: str, tmp_path: Path) -> None:
-    from tiny_heads import save_eagle3, save_medusa
+    from tiny_heads import save_eagle, save_eagle3, save_medusa, save_mtp
 
     from calibrate.models import load_model
 
@@ -96,15 +97,98 @@ def test_heads_are_measured_and_used(models: Path, method: str, tmp_path: Path) 
     texts = [[(7 * n + i * i) % 61 for i in range(30)] for n in range(4)]
     if method == "medusa":
         folder = save_medusa(tmp_path / "heads", target, texts, project_form=False)
+    elif method == "eagle":
+        folder = save_eagle(tmp_path / "heads", target, texts, speculators_form=False)
+    elif method == "mtp":
+        folder = save_mtp(tmp_path / "heads", target, texts, form="qwen")
     else:
         folder = save_eagle3(tmp_path / "heads", target, texts, speculators_form=False)
     done = run(models, "--method", method, "--draft", str(folder), "--k-max", "4", "--k", "3")
     assert done.exit_code == 0, done.output
     assert {len(row[method]) == row["output_tokens"] for row in rows_of("a.jsonl")} == {True}
     words = ["crossover", "--method", method, "--k", "3", "--acceptance-file", "a.jsonl", "--concurrency", "4"]
-    used = CliRunner().invoke(cli, words)
+    used = CliRunner().invoke(cli, words if method != "mtp" else [*words, "--target", "glm-4.5-air", "--tp", "8"])
     assert used.exit_code == 0, used.output
     assert f"measured {method} in a.jsonl: 5 requests" in used.output
+
+
+def test_trees_and_lookahead_are_measured_and_used(models: Path, tmp_path: Path) -> None:
+    from tiny_heads import save_eagle
+
+    from calibrate.models import load_model
+
+    target = load_model(models / "target", dtype=torch.float64)
+    texts = [[(7 * n + i * i) % 61 for i in range(30)] for n in range(4)]
+    folder = save_eagle(tmp_path / "heads", target, texts, speculators_form=True)
+    Path("paths.json").write_text("[[0], [1], [0, 0], [0, 0, 0]]")
+    flags = ("--k-max", "4", "--k", "2,3")
+    eagle = ("--method", "eagle", "--draft", str(folder), "--tree", "paths.json", *flags)
+    static = run(models, *eagle, out="static.jsonl")
+    assert static.exit_code == 0, static.output
+    assert {max(row["eagle_drafts"]) for row in rows_of("static.jsonl")} == {3}, "levels of the tree"
+    both = ("--method", "eagle2", "--method", "eagle", "--method", "lookahead", "--draft-option", "lookahead.window=4")
+    grown = run(models, *both, "--draft", str(folder), *flags, out="grown.jsonl")
+    assert grown.exit_code == 0, grown.output
+    for row in rows_of("grown.jsonl"):
+        assert {sum(tokens) for name in ("eagle2", "lookahead") for tokens in row[f"{name}_rounds"].values()} == {
+            row["output_tokens"]
+        }
+        assert max(row["eagle2_rounds_drafts"]["3"]) == 3
+    for method, file in (("eagle", "static"), ("eagle2", "grown"), ("lookahead", "grown")):
+        words = [
+            "crossover",
+            "--method",
+            method,
+            "--k",
+            "3",
+            "--acceptance-file",
+            f"{file}.jsonl",
+            "--concurrency",
+            "4",
+        ]
+        used = CliRunner().invoke(cli, words)
+        assert used.exit_code == 0, used.output
+        assert f"measured {method} in {file}.jsonl: 5 requests" in used.output
+
+
+def test_an_mtp_module_lies_in_the_targets_own_folder(models: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+    from tiny_heads import save_mtp
+
+    from calibrate.models import load_model
+
+    shutil.copytree(models / "target", tmp_path / "target")
+    texts = [[(7 * n + i * i) % 61 for i in range(30)] for n in range(4)]
+    without = run(tmp_path, "--method", "mtp")
+    assert without.exit_code == 2
+    assert "target: is no checkpoint with an MTP module" in without.stderr
+    assert "seems to be a whole model" in without.stderr.splitlines()[-1]
+    folder = save_mtp(tmp_path / "head", load_model(models / "target", dtype=torch.float64), texts, form="mimo")
+    both = load_file(tmp_path / "target" / "model.safetensors")
+    both |= {name: t.float() for name, t in load_file(folder / "model.safetensors").items() if "mtp_layers" in name}
+    save_file(both, tmp_path / "target" / "model.safetensors", metadata={"format": "pt"})
+    done = run(tmp_path, "--method", "mtp", "--k-max", "3", "--k", "3")
+    assert done.exit_code == 0, done.output
+    apart = run(models, "--method", "mtp", "--draft", str(folder), "--k-max", "3", "--k", "3", out="b.jsonl")
+    assert apart.exit_code == 0, apart.output
+    assert Path("a.jsonl").read_bytes() == Path("b.jsonl").read_bytes()
+
+
+def test_a_head_with_a_tokenizer_of_other_tokens_is_refused(models: Path, tmp_path: Path) -> None:
+    from tiny_heads import save_medusa
+
+    from calibrate.models import load_model
+
+    texts = [[(7 * n + i * i) % 61 for i in range(30)] for n in range(4)]
+    folder = save_medusa(
+        tmp_path / "heads", load_model(models / "target", dtype=torch.float64), texts, project_form=False
+    )
+    other = save_model(tmp_path / "other", words=[f"v{n}" for n in range(6, 61)])
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(other / file, folder)
+    done = run(models, "--method", "medusa", "--draft", str(folder))
+    assert done.exit_code == 2
+    assert "differ at token 6 ('w6' and 'v6')" in done.stderr.splitlines()[-1]
 
 
 def test_the_same_whatever_the_batch_and_packed_alike(models: Path) -> None:
@@ -183,14 +267,18 @@ def test_vocabularies_that_do_not_fit_are_refused(models: Path, tmp_path: Path) 
     [
         (("--method", "dflash"), "'dflash' cannot be run here"),
         (("--method", "medusa"), "medusa needs the folder of Medusa heads; give it with --draft"),
-        (("--method", "ngram", "--draft", "x"), "--draft is for draft_model, medusa, eagle3"),
+        (("--method", "ngram", "--draft", "x"), "--draft is for draft_model, medusa, eagle, eagle2, eagle3, mtp"),
         (("--method", "medusa", "--method", "draft_model", "--draft", "x"), "medusa and draft_model need one"),
         (("--method", "draft_model"), "give it with --draft"),
+        (("--method", "eagle", "--draft", "x"), "--draft x: no such folder; eagle needs the folder of an EAGLE head"),
         (("--method", "ngram", "--draft-option", "depth=3"), "ngram has no option 'depth'"),
         (("--method", "ngram", "--method", "suffix", "--draft-option", "depth=3"), "say of which method"),
         (("--method", "ngram", "--draft-option", "min_tokens=x"), "must be NAME=N with a number"),
         (("--method", "ngram", "--draft-option", "min_tokens=9"), "n-grams need 1 <= min_tokens <= max_tokens"),
         (("--method", "layer_skip", "--draft-option", "layers=3"), "its first layers are 1 to 2"),
+        (("--method", "ngram", "--tree", "2x2"), "--tree is for medusa, eagle, eagle3, mtp, and --method says ngram"),
+        (("--method", "lookahead", "--tree", "2x2"), "--method says lookahead; lookahead grows its own"),
+        (("--method", "lookahead", "--draft-option", "window=0"), "window and guesses in 1..64"),
         (("--k", "65"), "--k must be at most 64"),
         (("--prompts", "nowhere.jsonl"), "nowhere.jsonl"),
         (("-o", "a.txt"), "must end in .jsonl or .gz"),

@@ -1,8 +1,9 @@
-"""Medusa and EAGLE-3 heads: read in their published forms, the same in rounds of the engine and at known positions."""
+"""Drafting heads: read in their published forms, the same in rounds of the engine and at known positions."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,17 @@ pytest.importorskip("transformers", reason="the calibrate extra is not installed
 sys.path.insert(0, str(Path(__file__).parent.parent / "reference_engine"))
 
 from served import greedy_text, prompts_of, run_model, target  # noqa: E402
-from tiny_heads import save_eagle3, save_medusa  # noqa: E402
+from tiny import causal_lm  # noqa: E402
+from tiny_heads import save_eagle, save_eagle3, save_medusa, save_mtp  # noqa: E402
 
+from calibrate.acceptance.methods import HEADS as LOADERS  # noqa: E402
 from calibrate.acceptance.methods import Method, build_method  # noqa: E402
 from calibrate.acceptance.prompts import Prompt  # noqa: E402
 from calibrate.acceptance.rounds import run_rounds  # noqa: E402
-from calibrate.drafters.eagle3_head import load_eagle3  # noqa: E402
+from calibrate.drafters.eagle_files import load_eagle3  # noqa: E402
 from calibrate.drafters.head_files import head_tensors  # noqa: E402
-from calibrate.drafters.medusa import load_medusa  # noqa: E402
 from calibrate.engine import Sampling  # noqa: E402
+from calibrate.models import FlatBatch, FlatModel, Part, SlotCache  # noqa: E402
 from specsim.config import PolicySpec  # noqa: E402
 from specsim.errors import ScenarioError  # noqa: E402
 
@@ -41,18 +44,26 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "medusa": save_medusa(home / "medusa", target(), texts(), project_form=True),
         "medusa_vllm": save_medusa(home / "medusa_vllm", target(), texts(), project_form=False),
+        "eagle": save_eagle(home / "eagle", target(), texts(), speculators_form=False),
+        "eagle_speculators": save_eagle(home / "eagle_speculators", target(), texts(), speculators_form=True),
+        "mtp_qwen": save_mtp(home / "mtp_qwen", target(), texts(), form="qwen"),
+        "mtp_mimo": save_mtp(home / "mtp_mimo", target(), texts(), form="mimo"),
+        "mtp_speculators": save_mtp(home / "mtp_speculators", target(), texts(), form="speculators"),
+        "mtp_deepseek": save_mtp(home / "mtp_deepseek", target(), texts(), form="deepseek"),
         "eagle3": save_eagle3(home / "eagle3", target(), texts(), speculators_form=False),
         "eagle3_speculators": save_eagle3(home / "eagle3_speculators", target(), texts(), speculators_form=True),
     }
 
 
-HEADS = ("medusa", "medusa_vllm", "eagle3", "eagle3_speculators")
+HEADS = (
+    "medusa", "medusa_vllm", "eagle", "eagle_speculators", "eagle3", "eagle3_speculators", "mtp_deepseek", "mtp_qwen",
+    "mtp_mimo", "mtp_speculators",
+)  # fmt: skip
 
 
 def method(folders: dict[str, Path], head: str) -> Method:
     name = head.partition("_")[0]
-    draft: Any = (load_medusa if name == "medusa" else load_eagle3)(folders[head], target())
-    return build_method(name, target(), draft, {})
+    return build_method(name, target(), LOADERS[name](folders[head], target()), {})
 
 
 @pytest.mark.parametrize("k", [1, 3, 5])
@@ -98,33 +109,70 @@ def test_every_round_of_this_package_is_known_by_position(folders: dict[str, Pat
 
 
 @pytest.mark.parametrize("head", ["eagle3", "eagle3_speculators"])
-def test_the_layer_of_an_eagle_head_is_plain_causal_attention(folders: dict[str, Path], head: str) -> None:
+def test_the_layer_of_an_eagle3_head_written_out(folders: dict[str, Path], head: str) -> None:
     """Known tokens and the steps of a chain, against one call of torch's attention over the whole sequence."""
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
     own, draws = load_eagle3(folders[head], target()), torch.Generator().manual_seed(1)
     rows, known = 9, 6
-    features, embedded = torch.randn(2, rows, 32, generator=draws, dtype=torch.float64)
-    normed = own.hidden_norm(features)
-    both = torch.cat([own.input_layernorm(embedded), normed], dim=-1)
-    q, k, v = (p(both).unflatten(-1, (-1, 8)).transpose(0, 1)[None] for p in (own.q_proj, own.k_proj, own.v_proj))
-    q, k = apply_rotary_pos_emb(q, k, *own.rotary(features[None], torch.arange(rows)[None]))
+    tokens = torch.randint(61, (rows,), generator=draws)
+    features = torch.randn(rows, 32, generator=draws, dtype=torch.float64)
+    embedded = target().embed(tokens) if own.embedding is None else own.embedding[tokens]
+    layer, rotary = own.layers[0], own.rotary(features[None], torch.arange(rows)[None])
+    normed = layer.hidden_norm(features)
+    both = torch.cat([layer.input_layernorm(embedded), normed], dim=-1)
+    attention = layer.self_attn
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    q, k, v = (p(both).unflatten(-1, (-1, 8)).transpose(0, 1)[None] for p in projections)
+    q, k = apply_rotary_pos_emb(q, k, *rotary)
     mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    out = (normed if head.endswith("speculators") else features) + own.o_proj(mixed[0].transpose(0, 1).flatten(1))
-    wanted = out + own.mlp(own.post_attention_layernorm(out))
+    out = (normed if head.endswith("speculators") else features) + attention.o_proj(mixed[0].transpose(0, 1).flatten(1))
+    wanted = (out + layer.mlp(layer.post_attention_layernorm(out))).detach()
 
-    queries, residual, base = own.begin(features[:known], embedded[:known], torch.arange(known))
-    found = own.finish(queries, residual, base, torch.arange(known) + 1, [])
-    torch.testing.assert_close(found, wanted[:known].detach(), atol=1e-6, rtol=1e-6)
-    steps = []
+    cache = SlotCache(1, rows)
+    found, _ = own(features[:known], FlatBatch(tokens[:known].tolist(), [Part(0, 0, known)]), cache, target())
+    torch.testing.assert_close(found, wanted[:known], atol=1e-6, rtol=1e-6)
     for row in range(known, rows):
-        queries, residual, step = own.begin(features[row, None], embedded[row, None], torch.tensor([row]))
-        steps.append(step)
-        found = own.finish(queries, residual, base, torch.tensor([known]), steps)
-        torch.testing.assert_close(found, wanted[row, None].detach(), atol=1e-6, rtol=1e-6)
+        batch = FlatBatch([int(tokens[row])], [Part(0, row, 1)])
+        found, read = own(features[row, None], batch, cache, target())
+        torch.testing.assert_close(found, wanted[row, None], atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(read, own.norm(found), atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("head", ["medusa", "eagle3"])
+def test_an_mtp_module_of_latent_attention_and_experts_is_a_layer_of_its_target(tmp_path: Path) -> None:
+    """Against transformers' own last layer with the same weights, projected inputs and a causal mask."""
+    from transformers.masking_utils import create_causal_mask
+
+    served = FlatModel(causal_lm("deepseek_v3"), name="target")
+    folder = save_mtp(tmp_path / "head", served, [[5, 9, 7, 3, 8, 6]], form="deepseek")
+    own, given = LOADERS["mtp"](folder, served), head_tensors(folder)
+    alone = causal_lm("deepseek_v3").model
+    layer, stem = alone.layers[-1], "model.layers.3."
+    weights = {name.removeprefix(stem): t for name, t in given.items() if name.startswith(stem)}
+    parts = [weights.get(f"mlp.experts.{n}.{which}_proj.weight") for n in range(4) for which in ("gate", "up", "down")]
+    weights["mlp.experts.gate_up_proj"] = torch.stack([torch.cat(parts[3 * n : 3 * n + 2]) for n in range(4)])
+    weights["mlp.experts.down_proj"] = torch.stack(parts[2::3])
+    layer.load_state_dict({name: weights[name] for name in layer.state_dict()})
+    draws = torch.Generator().manual_seed(2)
+    tokens, states = torch.randint(61, (1, 7), generator=draws), torch.randn(1, 7, 32, generator=draws).double()
+
+    def normed(x: Any, name: str) -> Any:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + alone.config.rms_norm_eps) * weights[f"{name}.weight"]
+
+    pair = torch.cat([normed(alone.embed_tokens(tokens), "enorm"), normed(states, "hnorm")], dim=-1)
+    out, places = pair @ weights["eh_proj.weight"].T, torch.arange(7)[None]
+    mask = create_causal_mask(alone.config, out, None, None, places)
+    rotary = alone.rotary_emb(out, places)
+    wanted = normed(
+        layer(out, attention_mask=mask, position_ids=places, position_embeddings=rotary), "shared_head.norm"
+    )
+    batch = FlatBatch(tokens[0].tolist(), [Part(0, 0, 7)])
+    found, read = own(own.features((states[0],)), batch, SlotCache(1, 7), served)
+    torch.testing.assert_close(found, wanted[0].detach(), atol=1e-5, rtol=1e-4)
+    assert found is read, "the next feature is behind the norm"
+
+
+@pytest.mark.parametrize("head", ["medusa", "eagle", "eagle3", "mtp_qwen"])
 def test_sampled_rounds_do_not_depend_on_the_batch(folders: dict[str, Path], head: str) -> None:
     sampling = Sampling(temperature=0.7, drafts="probabilistic", seed=2)
     prompts = [(n, Prompt(n, "", tuple(p), 20)) for n, p in enumerate(prompts_of(PROMPT_TOKENS))]
@@ -140,33 +188,103 @@ def test_sampled_rounds_do_not_depend_on_the_batch(folders: dict[str, Path], hea
 def test_heads_that_do_not_fit_are_refused(folders: dict[str, Path], head: str, tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
-    load = load_medusa if head.startswith("medusa") else load_eagle3
+    load = LOADERS[head.partition("_")[0]]
     config = json.loads((folders[head] / "config.json").read_text())
     tensors = head_tensors(folders[head])
-    name = {"medusa": "0.1.weight", "medusa_vllm": "lm_heads.0.weight"}.get(head, "fc.weight")
+    name, seen_as = {
+        "medusa": ("0.1.weight", "0.1.weight"),
+        "medusa_vllm": ("lm_heads.0.weight", "lm_heads.0.weight"),
+        "eagle": ("layers.0.mlp.up_proj.weight",) * 2,
+        "eagle_speculators": ("transformer.mlp.up_proj.weight",) * 2,
+        "eagle3": ("midlayer.mlp.up_proj.weight", "layers.0.mlp.up_proj.weight"),
+        "eagle3_speculators": ("layers.0.mlp.up_proj.weight",) * 2,
+        "mtp_deepseek": ("model.layers.3.shared_head.norm.weight",) * 2,
+        "mtp_qwen": ("mtp.norm.weight",) * 2,
+        "mtp_mimo": ("model.mtp_layers.0.final_layernorm.weight",) * 2,
+        "mtp_speculators": ("mtp_layers.0.final_layernorm.weight",) * 2,
+    }[head]
 
     def refusal(config: dict[str, Any], tensors: dict[str, Any]) -> str:
         (tmp_path / "config.json").write_text(json.dumps(config))
-        save_file(tensors, tmp_path / "model.safetensors")
+        save_file({key: tensor.clone() for key, tensor in tensors.items()}, tmp_path / "model.safetensors")
         with pytest.raises(ScenarioError) as error:
             load(tmp_path, target())
         assert "\n" not in str(error.value)
         return str(error.value)
 
-    assert f"has no tensor '{name}'" in refusal(config, {key: t for key, t in tensors.items() if key != name})
+    assert f"has no tensor '{seen_as}'" in refusal(config, {key: t for key, t in tensors.items() if key != name})
     assert "has shape [1, 1], expected" in refusal(config, tensors | {name: torch.zeros(1, 1)})
+    packed = tensors | {name: tensors[name].to(torch.float8_e4m3fn)}
+    assert f"tensor '{name}' is quantised" in refusal(config, packed)
+    inner = config.get("transformer_layer_config", config)
+    wrong = dict(inner, vocab_size=99)
+    other = refusal(config | ({"transformer_layer_config": wrong} if inner is not config else wrong), tensors)
+    assert "99" in other
+    assert "is for a target" in other
+    if not head.startswith("medusa"):
+        extra = {"mtp_deepseek": "model.layers.3.", "mtp_qwen": "mtp."}.get(
+            head, "mtp_layers.0." if "mtp" in head else ""
+        )
+        extra = "model.mtp_layers.0." if head == "mtp_mimo" else extra
+        said = refusal(config, tensors | {f"{extra}further_norm.weight": torch.ones(32)})
+        assert "1 tensors have no place in a head of this kind" in said
     if head.startswith("eagle3"):
-        fewer = {key: tensor for key, tensor in tensors.items() if key != "d2t"}
+        fewer = {key: tensor for key, tensor in tensors.items() if key not in ("d2t", "t2d")}
         fewer["lm_head.weight"] = tensors["lm_head.weight"][:50].clone()
         assert "does not say which (d2t)" in refusal(config | {"draft_vocab_size": 50}, fewer)
         assert "leads to tokens" in refusal(config, tensors | {"d2t": tensors["d2t"] + 60})
+        assert "'t2d' and 'd2t' name different" in refusal(config, tensors | {"t2d": ~tensors["t2d"]})
         wrong = config | {"eagle_aux_hidden_state_layer_ids": [2, 9, 3]}
-        assert "before layers [2, 9, 3], which has layers 0 to 2" in refusal(wrong, tensors)
-    else:
-        assert "must say 'medusa_num_heads' or 'num_heads'" in refusal({}, tensors)
+        assert "behind layers [1, 8, 2], counted from 0, and target has 3 layers" in refusal(wrong, tensors)
+    if head == "eagle":
+        assert "further norms" in refusal(config | {"layernorms": True}, tensors)
+    if head == "mtp_qwen":
+        assert "several MTP modules" in refusal(config, tensors | {"mtp.layers.1.mlp.up_proj.weight": torch.ones(1)})
+        assert "a layer of model_type 'qwen2'" in refusal(config | {"model_type": "qwen2"}, tensors)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ScenarioError, match="holds no weights"):
         load(tmp_path, target())
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ScenarioError, match=r"config\.json: cannot be read"):
         load(tmp_path, target())
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "looked_for", "found"),
+    [
+        ("eagle", "eagle3", "tensors fc.weight and layers.0.*", "an EAGLE-3 head (--method eagle3)"),
+        ("eagle3", "eagle", "midlayer.hidden_norm.weight", "an EAGLE head (--method eagle)"),
+        ("eagle3", "medusa", "midlayer.hidden_norm.weight", "Medusa heads (--method medusa)"),
+        ("medusa", "eagle", "'medusa_num_heads' or 'num_heads'", "an EAGLE head (--method eagle)"),
+        ("medusa", "mtp_qwen", "'medusa_num_heads' or 'num_heads'", "an MTP module (--method mtp)"),
+        ("mtp", "medusa_vllm", "model.layers.1.enorm.weight, or mtp.pre_fc", "Medusa heads (--method medusa)"),
+    ],
+)
+def test_a_folder_of_another_kind_is_named(
+    folders: dict[str, Path], method: str, given: str, looked_for: str, found: str
+) -> None:
+    with pytest.raises(ScenarioError) as error:
+        LOADERS[method](folders[given], target())
+    assert looked_for in str(error.value)
+    assert f"seems to be {found}" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_layers_that_eagle3_reads_are_named_by_what_enters_or_leaves_them(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """speculators and vLLM: what enters; SpecForge and SGLang, within `eagle_config`: what leaves; else the project's
+    own, of a target deep enough to have them."""
+    config = json.loads((folders["eagle3"] / "config.json").read_text())
+    shutil.copy(folders["eagle3"] / "model.safetensors", tmp_path)
+
+    def read(**changes: Any) -> tuple[int, ...]:
+        own = {key: value for key, value in (config | changes).items() if value is not None}
+        (tmp_path / "config.json").write_text(json.dumps(own))
+        return load_eagle3(tmp_path, deep).hidden_layers
+
+    deep = FlatModel(causal_lm(num_hidden_layers=8), name="deep")
+    ids = "eagle_aux_hidden_state_layer_ids"
+    assert read() == (0, 1, 2)
+    assert read(**{ids: None, "eagle_config": {ids: [1, 4, 6]}}) == (1, 4, 6)
+    assert read(**{ids: None}) == (1, 3, 4), "layers 2, 4 and 5 of 8 by what enters them"

@@ -38,7 +38,7 @@ def test_a_head_has_the_weights_that_its_shape_counts(kind: str) -> None:
 def test_a_pass_over_a_cache_is_the_pass_over_everything(kind: str) -> None:
     head = random_head(eagle_head(TARGET, kind), dtype=torch.float64, seed=2)
     ids = torch.randint(120, (12,), generator=torch.Generator().manual_seed(0)).tolist()
-    head._body._states = torch.randn(1, 1, head._body._state_size, dtype=torch.float64).expand(1, 12, -1).contiguous()
+    head._body._states = torch.randn(1, head._body._state_size, dtype=torch.float64).expand(12, -1).contiguous()
     whole = head.forward(FlatBatch(ids, [Part(0, 0, 12)]), SlotCache(1, 12))
     cache = SlotCache(1, 12)
     head.forward(FlatBatch(ids[:7], [Part(0, 0, 7)]), cache)

@@ -180,7 +180,10 @@ def test_forced_acceptance_gives_real_and_predicted_runs_the_same_rounds(home: P
         (("--forced-acceptance", "0.5", "--acceptance-file", "x"), "give one of them"),
         (("--budget", "soon"), "--budget 'soon' must be a time such as 90s"),
         (("--concurrency", "4"), "has seen batches of so many requests"),
-        (("--draft", "x"), "--draft is for draft_model, medusa, eagle3, and the profile is of method ngram"),
+        (
+            ("--draft", "x"),
+            "--draft is for draft_model, medusa, eagle, eagle2, eagle3, mtp, and the profile is of method ngram",
+        ),
         (("--draft-option", "min_tokens=x"), "must be NAME=N with a number"),
         (("--draft-option", "depth=3"), "ngram has no option 'depth'"),
         (("--text", "nowhere.txt"), "--text nowhere.txt: cannot be read: No such file or directory"),
