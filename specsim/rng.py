@@ -20,6 +20,7 @@ class Purpose(IntEnum):
     SESSIONS = 6
     PREFIXES = 7
     PROMPTS = 8
+    ERRORS = 9
 
 
 def stream(seed: int, purpose: Purpose, index: int = 0) -> np.random.Generator:

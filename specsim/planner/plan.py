@@ -29,6 +29,7 @@ from specsim.planner.compare import (
 from specsim.planner.flags import engine_config
 from specsim.planner.job import SENSITIVITY, PlanJob, prepare
 from specsim.planner.parts import cost_part, crossing_part, deployment_part, profile_part, settings_part, trace_part
+from specsim.planner.plan_uncertainty import plan_flips
 from specsim.planner.point_runner import Key, PointRunner, Progress, RunCache
 from specsim.planner.search import narrow, search_rows
 from specsim.planner.verdict import recommendation, settle
@@ -135,8 +136,11 @@ def answer(job: PlanJob, trace: Trace, points: dict[Key, dict[str, Any]]) -> dic
         "not_modelled": not_modelled(question.deployment),
         "notes": [*job.notes, *question.assumed],
     }
-    result["recommendation"] = recommendation(job, table, chosen.label, result, at=at)
-    result["measure_next"] = settle(job, table, chosen, result)
+    flips = plan_flips(job, table, chosen.label, at)
+    result["recommendation"] = recommendation(job, table, chosen.label, result, at=at) | {
+        name: value for name, value in flips.items() if name != "options"
+    }
+    result["measure_next"] = settle(job, table, chosen, flips)
     return result
 
 

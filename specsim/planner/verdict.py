@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specsim.config import PolicySpec
@@ -149,8 +149,11 @@ def _by_load(best: str, cross: dict[str, Any] | None, job: PlanJob) -> str:
     return f"It {does}{turn} (between {cross['low_per_s']:.3g} and {cross['high_per_s']:.3g} requests/s)"
 
 
-def settle(job: PlanJob, table: LoadTable, chosen: PolicySpec, result: dict[str, Any]) -> dict[str, Any]:
-    """What to measure next: acceptance against its break-even, or step times, whichever is the less certain."""
+def settle(job: PlanJob, table: LoadTable, chosen: PolicySpec, flips: Mapping[str, Any]) -> dict[str, Any]:
+    """What to measure next: acceptance against its break-even, or step times, whichever settles more.
+
+    `flips`: of `specsim.planner.plan_uncertainty`; where the answer hardly flips, whichever is the less certain.
+    """
     question = job.question
     own = job.own_per_s
     k = chosen.num_spec_tokens or job.policies[1].num_spec_tokens
@@ -162,6 +165,8 @@ def settle(job: PlanJob, table: LoadTable, chosen: PolicySpec, result: dict[str,
     cost_error = surface.surface_error(question) ** 2 - acceptance_error**2
     cost_error = max(0.0, cost_error) ** 0.5
     what = "acceptance" if acceptance_error >= cost_error else "latency"
+    options = flips["options"]
+    what = next((option["what"] for option in options if option["what"] != "replications"), what)
     if what == "acceptance":
         text = (
             f"Measure the mean acceptance length at k={k} on your own prompts: above {even:.2f} (bonus included) "
@@ -176,6 +181,14 @@ def settle(job: PlanJob, table: LoadTable, chosen: PolicySpec, result: dict[str,
             f"ratio of a whole round to a plain step stays below the acceptance length {length:.2f}; the cost model "
             f"says {even:.2f} ±{cost_error:.0%}."
         )
+    if options:
+        left = next(option for option in options if option["what"] == what)
+        text += (
+            f" Once that is known, on or off is wrong in {left['flip_probability']:.0%} of the draws, now in "
+            f"{flips['flip_probability']:.0%} ({left['command']})."
+        )
+        if options[0]["what"] == "replications":
+            text = f"More replications settle most ({options[0]['command']}). {text}"
     return {
         "what": what,
         "batch": batch,
@@ -185,6 +198,7 @@ def settle(job: PlanJob, table: LoadTable, chosen: PolicySpec, result: dict[str,
         "assumed_acceptance_length": length,
         "acceptance_error": acceptance_error,
         "cost_error": cost_error,
+        "options": options,
         "text": text,
     }
 

@@ -19,6 +19,7 @@ from specsim.planner.parts import settings_part, trace_part
 from specsim.planner.plan import not_modelled
 from specsim.planner.whatif import Contender, Option, WhatIfJob, search_options, stress_options
 from specsim.planner.whatif_rank import Ranking
+from specsim.planner.whatif_uncertainty import uncertainty_part
 from specsim.planner.whatif_verdict import verdict_part
 from specsim.stats import estimate
 from specsim.traces.stats import describe
@@ -51,12 +52,13 @@ def run_whatif(
     hooks = {"cache_of": cache_of, "settled": settled, "simulated": simulated, "executor": executor}
     options = search_options(job, **hooks)  # type: ignore[arg-type]
     rows = [_option_row(job, option, run_id) for option in options]
-    order = Ranking(rows)
+    order = Ranking(rows, {name: _cost(job, name, 1).to_dict() for name in job.prices})
     chosen = order.contenders()
     further = stress_options(job, [options[i] for i in chosen], **hooks)  # type: ignore[arg-type]
     for index, contender in zip(chosen, further, strict=True):
         rows[index]["beyond"] = _beyond_part(job, options[index], contender)
     statistics = describe(job.whole)
+    uncertainty = uncertainty_part(job, options, rows, order)
     result: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "trace": trace_part(job.whole, statistics, len(job.trace)),
@@ -80,6 +82,7 @@ def run_whatif(
         "refused": [asdict(refusal) for refusal in job.refused],
         "ranked_by": order.basis,
         "pareto": order.pareto(),
+        "uncertainty": uncertainty,
         "notes": [*job.notes, *job.groups[0].question.assumed, *_group_notes(job)],
         "warnings": list(dict.fromkeys((*job.whole.meta.warnings, *statistics.warnings))),
         "not_modelled": not_modelled(job.groups[0].question.deployment),

@@ -16,10 +16,11 @@ _Row = Mapping[str, Any]
 class Ranking:
     """Options by what they cost: bought where every one that holds has such a price, else rented, else by GPUs.
 
-    Only options count that hold the objective and that the engine can be told to follow.
+    Only options count that hold the objective and that the engine can be told to follow. `units`: the cost of one GPU
+    by its name, as `specsim.planner.costs.FleetCost` has it.
     """
 
-    def __init__(self, rows: Sequence[_Row]) -> None:
+    def __init__(self, rows: Sequence[_Row], units: Mapping[str, _Row] | None = None) -> None:
         self.rows = rows
         self.candidates = [i for i, row in enumerate(rows) if row["verdict"] == "holds" and row["offered"]]
         costs = [rows[i]["cost"] for i in self.candidates]
@@ -28,11 +29,23 @@ class Ranking:
             self.basis = "owned_usd_per_h"
         elif any(cost["usd_per_h"] is not None for cost in costs):
             self.basis = "usd_per_h"
+        self._units = units or {}
 
     def cost(self, index: int) -> float:
         """Dollars an hour, or GPUs; infinite without a price."""
         row = self.rows[index]
         value = row["gpus"] if self.basis == "gpus" else row["cost"][self.basis]
+        return math.inf if value is None else float(value)
+
+    def unit(self, index: int) -> float:
+        """The same of one GPU of an option, whether it holds or not."""
+        return self.unit_of(self.rows[index])
+
+    def unit_of(self, row: _Row) -> float:
+        """The same of a row."""
+        if self.basis == "gpus":
+            return 1.0
+        value = self._units.get(row["gpu"], {}).get(self.basis)
         return math.inf if value is None else float(value)
 
     def _key(self, index: int) -> tuple[float, int, int]:

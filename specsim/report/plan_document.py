@@ -64,11 +64,12 @@ def _answer(result: _Result) -> Section:
 def _over_load(result: _Result, tables: _Tables) -> Section:
     said = legend(headings(result["loads"]["policies"]))
     about = (
-        f"Means over {result['loads']['replications']} paired replications, which meet the same requests with the same "
-        f"luck under every policy. Bands (off and the policy that the answer is about) and bars (the others) are 95 % "
-        f"intervals; they cover traffic and luck, not the cost model. Hollow markers: the fleet cannot keep up with "
-        f"that load. The load of the log is {result['loads']['own_per_s']:.3g} requests/s. A policy that the engine "
-        f"cannot be told to follow is compared, but not recommended."
+        f"Means over {result['loads']['replications']} paired replications, which meet the same requests with the "
+        "same luck under every policy. Bands (off and the policy that the answer is about) and bars (the others) are "
+        "95 % intervals; they cover traffic and luck. Step times are good to "
+        f"±{result['profile']['relative_error']:.0%} on top of that, mostly alike for every policy. Hollow markers: "
+        f"the fleet cannot keep up with that load. The load of the log is {result['loads']['own_per_s']:.3g} "
+        "requests/s. A policy that the engine cannot be told to follow is compared, but not recommended."
     )
     return Section("Over load", (Paragraph(f"{about} {said}".strip()), Figures(load_figures(result, tables)),
                                  TableBlock(tables["turns_by_load"])))  # fmt: skip

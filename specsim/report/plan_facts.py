@@ -43,7 +43,13 @@ def confidence(result: Mapping[str, Any]) -> str:
     """How sure the answer is, and what a speedup of its profile is good to."""
     answer = result["recommendation"]
     kind, error = result["profile"]["kind"], answer["speedup_error"]
-    return f"Confidence: {answer['confidence']} (a speedup from this {kind} profile is good to about ±{error:.0%})."
+    flip = answer.get("flip_probability")
+    turned = ""
+    if flip is not None:
+        share = percent(flip) if flip else "none"
+        turned = f" Joint errors of costs, acceptance and luck turn on or off round in {share} of the draws."
+    sure = f"Confidence: {answer['confidence']}"
+    return f"{sure} (a speedup from this {kind} profile is good to about ±{error:.0%}).{turned}"
 
 
 def trace_facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:

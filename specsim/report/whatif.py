@@ -19,6 +19,8 @@ def whatif_text(result: Mapping[str, Any], *, full: bool = False, color: bool = 
     page.heading("Answer")
     for sentence in result["verdict"]["text"]:
         page.line(sentence)
+    for sentence in result["uncertainty"]["text"]:
+        page.line(sentence)
     for warning in result["warnings"]:
         page.line(f"Warning: {warning}")
     _question(page, result)
@@ -26,6 +28,7 @@ def whatif_text(result: Mapping[str, Any], *, full: bool = False, color: bool = 
     _pareto(page, result)
     _costs(page, result)
     _beyond(page, result)
+    _sure(page, result)
     _refused(page, result)
     page.heading("Not modelled")
     page.line("; ".join(result["not_modelled"]) + ".")
@@ -220,10 +223,48 @@ def _grown(grown: Mapping[str, Any]) -> str:
     return grown["verdict"] if grown["gpus"] is None else f"{grown['gpus']} (${_usd(grown['cost']['usd_per_h'])}/h)"
 
 
+def _sure(page: Page, result: Mapping[str, Any]) -> None:
+    page.heading("6. How sure")
+    page.line(
+        f"Between which numbers 90% of {result['uncertainty']['draws']:,} joint draws of the errors of step times and "
+        f"acceptance lie; in how many of them any number holds, and the one above is enough."
+    )
+    table = []
+    for row in _shown(result):
+        found = row["range"]
+        table.append([
+            row["gpu"], str(row["tp"]), _dtype(row), _policy(row), str(row["gpus"] or row["verdict"]),
+            _span(found["gpus_low"], found["gpus_high"], str), _span(found["tpot_p95_low_s"], found["tpot_p95_high_s"],
+            milliseconds), _share(found["holds_probability"]), _share(found["enough_probability"]),
+        ])  # fmt: skip
+    heads = ["GPU", "TP", "dtype", "policy", "GPUs", "90%", "TPOT p95 90%", "any holds", "enough"]
+    page.table(heads, table, left=4)
+    if result["uncertainty"]["measure"]:
+        page.line("How often the cheapest kind of fleet is another one once something is known, least first:")
+        page.table(
+            ["to measure", "of", "wrong"],
+            [[it["what"], it["gpu"] or "your prompts", _share(it["flip_probability"])]
+             for it in result["uncertainty"]["measure"]],
+            left=2,
+        )  # fmt: skip
+
+
+def _span(low: Any, high: Any, show: Any) -> str:
+    if low is None:
+        return "-"
+    if high is None:
+        return f"{show(low)} or more"
+    return str(show(low)) if low == high else f"{show(low)}..{show(high)}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else percent(value)
+
+
 def _refused(page: Page, result: Mapping[str, Any]) -> None:
     if not result["refused"]:
         return
-    page.heading("6. Not possible")
+    page.heading("7. Not possible")
     rows: Sequence[Mapping[str, Any]] = result["refused"]
     page.facts([
         (f"{row['gpu']} tp {row['tp']} {row['weight_dtype'] or ''}".strip(), row["reason"]) for row in rows

@@ -47,7 +47,7 @@ def whatif_document(result: _Result, stored: Stored) -> Document:
 
 def _answer(result: _Result) -> Section:
     blocks: list[Block] = [Paragraph(text, "verdict") for text in result["verdict"]["text"][:2]]
-    blocks += [Paragraph(text) for text in result["verdict"]["text"][2:]]
+    blocks += [Paragraph(text) for text in (*result["verdict"]["text"][2:], *result["uncertainty"]["text"])]
     blocks += [Paragraph(f"Warning: {text}", "warning") for text in result["warnings"]]
     return Section("Answer", tuple(blocks))
 
@@ -90,7 +90,7 @@ def _front(result: _Result, tables: _Tables) -> Section | None:
         return None
     about = (
         "Faster tokens for more money: options to which no other is at once as cheap and faster. Lines through a "
-        "marker are one sigma of its step times."
+        "marker hold 90% of joint draws of the errors of step times and acceptance."
     )
     figure = front_figure(result, tables)
     figures: list[Figure] = [] if figure is None else [figure]
@@ -134,6 +134,25 @@ def _beyond(result: _Result, tables: _Tables) -> Section | None:
     )
     grown = (TableBlock(tables["growth"]),) if tables["growth"].rows else ()
     return Section("Headroom and growth", (Paragraph(about), TableBlock(tables["headroom"]), *grown))
+
+
+def _sure(result: _Result, tables: _Tables) -> Section:
+    about = (
+        "Errors of step times (by what causes them, half of each common to all GPUs) and of acceptance are drawn "
+        f"jointly, {result['uncertainty']['draws']:,} times; under each draw a closed form, anchored at what was "
+        "simulated, says how many replicas it takes. Ranges hold 90% of the draws."
+    )
+    blocks: list[Block] = [Paragraph(about), TableBlock(_shown(result, tables["ranges"]))]
+    if tables["measurements"].rows:
+        wrong = result["uncertainty"]["flip_probability"]
+        blocks.append(
+            Paragraph(
+                f"Now the cheapest kind of fleet is another one in {wrong:.0%} of the draws. Once something is "
+                "measured, the choice that is then best is wrong so often:"
+            )
+        )
+        blocks.append(TableBlock(tables["measurements"]))
+    return Section("How sure", tuple(blocks))
 
 
 def _proofs(result: _Result, tables: _Tables) -> Section:
@@ -201,6 +220,7 @@ _PARTS: tuple[Callable[[_Result, _Tables], Section | None], ...] = (
     _front,
     _costs,
     _beyond,
+    _sure,
     _proofs,
     _refused,
     _assumptions,

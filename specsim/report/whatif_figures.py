@@ -67,7 +67,8 @@ def fleet_figure(result: _Result, tables: _Tables) -> Figure:
             text = fleet if not speculative else f"{fleet}, {how}"
             if value is None and row["gpus"] is not None:
                 text += ", no price"
-            bars.append(Bar(name, speculative, value, value or 0.0, value or 0.0, text))
+            low, high = _cost_range(row, value)
+            bars.append(Bar(name, speculative, value, low, high, text))
             words.append(f"{fleet} {f'with {how}' if speculative else 'without'}")
         said.append(f"{name}: {', '.join(words)}")
     label = _BASIS[result["ranked_by"]]
@@ -93,13 +94,17 @@ def front_figure(result: _Result, tables: _Tables) -> Figure | None:
         tpot = None if row["verdict"] != "holds" else row["proof"]["at"]["metrics"]["tpot_p95_s"]["mean"]
         if cost is None or tpot is None or not row["offered"]:
             continue
-        error, x = row["profile_error"], tpot * 1e3
+        x, found = tpot * 1e3, row["range"]
+        ends = [x if end is None else end * 1e3 for end in (found["tpot_p95_low_s"], found["tpot_p95_high_s"])]
+        if found["tpot_p95_high_s"] is None:
+            ends[1] = _WIDEST * x
+        ends = [min(x, ends[0]), min(max(x, ends[1]), _WIDEST * x)]
+        low, high = _cost_range(row, cost)
         split = "" if row["tp"] == 1 else f" tp {row['tp']}"
         series = f"{row['gpu']}{split}{' ' + row['weight_dtype'] if row['weight_dtype'] else ''}"
         choices.append(
-            Choice(series, row["policy_kind"] != "off", x, x / (1 + error), x * (1 + error), cost, cost, cost,
-                   place.get(index))
-        )  # fmt: skip
+            Choice(series, row["policy_kind"] != "off", x, ends[0], ends[1], cost, low, high, place.get(index))
+        )
     if len(choices) < 2:
         return None
     title = "Cost against time per token"
@@ -111,8 +116,8 @@ def front_figure(result: _Result, tables: _Tables) -> Figure | None:
     )
     slo = result["slo"]["tpot_s"]
     text = (
-        f"{title}: each option that holds and can be followed, with one sigma of its step times. To those on the front "
-        f"none is at once as cheap and faster: {said}."
+        f"{title}: each option that holds and can be followed, with lines for 90% of the draws of errors. To those on "
+        f"the front none is at once as cheap and faster: {said}."
     )
     draw = partial(
         front_chart, "front", title, choices, description=text,
@@ -120,6 +125,21 @@ def front_figure(result: _Result, tables: _Tables) -> Figure | None:
         limit=None if slo is None else (slo * 1e3, "objective"),
     )  # fmt: skip
     return Figure("front", title, draw, text, without_owning(result, tables["front"]))
+
+
+_WIDEST = 2.0
+"""Ranges end at so many times the value, or one option that may fall behind would shrink all others."""
+
+
+def _cost_range(row: _Row, value: float | None) -> tuple[float, float]:
+    """The range of a cost as drawn: of what holds nothing none, and cut where it is far above the value."""
+    if value is None:
+        return 0.0, 0.0
+    low, high = row["range"]["cost_low"], row["range"]["cost_high"]
+    return (
+        value if low is None else min(value, low),
+        _WIDEST * value if high is None else max(value, min(high, _WIDEST * value)),
+    )
 
 
 def _gpus(number_of: int) -> str:

@@ -64,6 +64,8 @@ def whatif_tables(result: _Result) -> dict[str, Table]:
         _proofs(result),
         _headroom(result),
         _growth(result),
+        _ranges(result),
+        _measurements(result),
         _prices(result),
         _refused(result),
         _arrivals(result),
@@ -233,6 +235,39 @@ def _growth(result: _Result) -> Table:
         for grown in row["beyond"]["growth"]
     )  # fmt: skip
     return Table("growth", "More traffic", columns, rows)
+
+
+def _ranges(result: _Result) -> Table:
+    columns = (
+        *OPTION,
+        _GPUS,
+        Column(
+            "gpus_low", "GPUs from", lambda v: f"{v:,}", "5th percentile over joint draws of errors; null: none holds"
+        ),
+        Column("gpus_high", "to", lambda v: f"{v:,}", "95th percentile; null: none holds"),
+        Column("cost_low", "cost from", _usd, "the same of what options are ranked by"),
+        Column("cost_high", "to", _usd, "likewise"),
+        Column("tpot_p95_low_s", "TPOT p95 ms from", milliseconds, "of the fleet of `gpus`, likewise"),
+        Column("tpot_p95_high_s", "to", milliseconds, "null: it falls behind"),
+        Column("holds_probability", "any number holds", percent, "share of the draws"),
+        Column("enough_probability", "this one is enough", percent, "share of the draws; null: it holds nothing"),
+    )
+    keys = [column.key for column in columns[len(OPTION) + 1 :]]
+    rows = tuple((*_named(row), row["gpus"], *(row["range"][key] for key in keys)) for row in result["options"])
+    return Table("ranges", "How sure the fleets are", columns, rows)
+
+
+def _measurements(result: _Result) -> Table:
+    columns = (
+        Column("what", "to measure", str, "acceptance or latency", left=True),
+        Column(
+            "gpu", "on", str, "GPU of which step times are measured; null: acceptance", left=True, null="your prompts"
+        ),
+        Column("flip_probability", "still wrong", percent, "how often the cheapest kind of fleet is another one then"),
+        Column("command", "command", str, "how to measure it", left=True),
+    )
+    rows = tuple(tuple(row[column.key] for column in columns) for row in result["uncertainty"]["measure"])
+    return Table("measurements", "What would settle it", columns, rows)
 
 
 def _prices(result: _Result) -> Table:

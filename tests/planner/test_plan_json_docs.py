@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "plan-json.md"
 def test_every_key_is_documented_and_every_documented_key_is_printed(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.csv")
     log.write_text(log.read_text() + "11,0,0\n")
-    result = json.loads(plan("--trace", log, *QUICK, "--no-store", "--json").stdout)
+    result = json.loads(plan("--trace", log, *QUICK, "--acceptance", "0.3,0.2,0.1", "--no-store", "--json").stdout)
     printed = {path.replace("limits_off", "limits_on").replace("memory_off", "memory_on") for path in leaves(result)}
     rows = [line.split("`")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     assert len(rows) == len(set(rows))

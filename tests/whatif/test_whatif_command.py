@@ -41,6 +41,8 @@ def test_every_key_is_documented_and_every_documented_key_is_printed(log: Path, 
                *own, *QUICK, "--no-store", "--json"),
         whatif("--trace", log, "--gpu", "l4,h100", "--target", "llama-3.1-70b", "--tp", "1,4", *QUICK, "--no-store",
                "--json"),
+        whatif("--trace", slow, "--gpu", "l40s,h100", "--tpot", "20", "--price", "l40s=1.5", "--price", "h100=2",
+               *QUICK, "--no-store", "--json"),
     ]  # fmt: skip
     printed = set()
     for result in results:

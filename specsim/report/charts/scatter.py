@@ -43,13 +43,15 @@ def front_chart(
     description: str,
     limit: tuple[float, str] | None = None,
 ) -> str:
-    """SVG of points with the range of each as thin lines; a stepped line joins those of the front, which are numbered.
+    """SVG of points; a stepped line joins those of the front, which are numbered.
+
+    Those have their ranges as thin lines too, cut where the axes end.
 
     `limit`: an x and what it is, drawn as a vertical line.
     """
     looks = series_of(list(dict.fromkeys(choice.series for choice in choices)))
     with canvas(height=330) as (figure, axes):
-        for choice in choices:
+        for choice in (choice for choice in choices if choice.number is not None):
             color = looks[choice.series].color
             axes.plot([choice.x_low, choice.x_high], [choice.y] * 2, color=color, linewidth=0.9, alpha=0.7)
             axes.plot([choice.x] * 2, [choice.y_low, choice.y_high], color=color, linewidth=0.9, alpha=0.7)
@@ -71,10 +73,10 @@ def front_chart(
                   label="hollow: without speculation")  # fmt: skip
         if limit is not None:
             axes.axvline(limit[0], color=INK, linewidth=0.9, linestyle=":", label=limit[1])
-        right = max([choice.x_high for choice in choices] + ([limit[0]] if limit is not None else []))
-        top = max(choice.y_high for choice in choices)
-        axes.set_xlim(0, right * 1.08)
-        axes.set_ylim(0, top * 1.18)
+        right = 1.25 * max([choice.x for choice in choices] + ([limit[0] / 1.15] if limit is not None else []))
+        top = 1.25 * max(choice.y for choice in choices)
+        axes.set_xlim(0, right)
+        axes.set_ylim(0, top)
         placed: list[Choice] = []
         for choice in best:
             near = (abs(choice.x - other.x) < _APART * right and abs(choice.y - other.y) < _APART * top
