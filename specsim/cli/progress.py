@@ -51,7 +51,8 @@ class ProgressBar:
     def __enter__(self) -> ProgressBar:
         self._started_s = time.monotonic()
         if not sys.stderr.isatty():
-            click.echo(f"{self._doing} {self._total:,} {self._things} on {self._said}", err=True)
+            things = self._things if self._total != 1 else self._things.removesuffix("s")
+            click.echo(f"{self._doing} {self._total:,} {things} on {self._said}", err=True)
             return self
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn

@@ -15,17 +15,20 @@ from specsim.cli.scenario_options import deployment_options, slo_options, specul
 from specsim.cli.trace import trace_options
 
 if TYPE_CHECKING:
-    from specsim.cli.sweep_axes import Axis
+    from specsim.cli.sweep_axes import Axis, Over
     from specsim.cli.sweep_input import Sweep
     from specsim.executors import Executor
+    from specsim.planner.sweep_find import Find
 
 __all__ = ["sweep"]
 
 _NOT_THE_QUESTION = ("db", "no_store", "as_json", "csv_file", "force", *WHERE)
-_OWN = (*_NOT_THE_QUESTION, "scenario", "grid", "seeds", "seed", "against", "metrics")
+_OWN = (*_NOT_THE_QUESTION, "scenario", "grid", "seeds", "seed", "against", "metrics", "find", "over", "width")
 """Arguments that are no axis."""
 SHOWN = ("ttft_p95_s", "tpot_mean_s", "e2e_mean_s", "output_tokens_per_s", "slo_share")
 """Figures that a table has when none is asked for."""
+_WIDTH = 0.03
+"""Of a bracket over its upper end at which a search ends."""
 
 
 @click.command()
@@ -36,6 +39,13 @@ SHOWN = ("ttft_p95_s", "tpot_mean_s", "e2e_mean_s", "output_tokens_per_s", "slo_
 @click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Paired seeds of a point.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="First of them.")
 @click.option("--against", metavar="AXIS=VALUE[,...]", help="Compare every point with that one, e.g. k=0, in pairs.")
+@click.option(
+    "--find",
+    type=click.Choice(["capacity", "crossover"]),
+    help="Search along --over instead: up to where the objective holds, or where --against turns.",
+)
+@click.option("--over", metavar="AXIS=LOW..HIGH", help="Axis and ends of that search, e.g. load=0.5..4.")
+@click.option("--width", type=float, metavar="SHARE", help="Of a bracket at which a search ends; default 0.03.")
 @click.option("--metric", "metrics", multiple=True, metavar="NAME", help="Figure of the table; may be repeated.")
 @click.option("--policy", metavar="POLICY", help="Instead of the scenario's, e.g. off, static:3, ema:5.")
 @click.option("--concurrency", type=int, metavar="N", help="Keep N requests in flight instead of arrival times.")
@@ -57,6 +67,9 @@ def sweep(
     seeds: int,
     seed: int,
     against: str | None,
+    find: str | None,
+    over: str | None,
+    width: float | None,
     metrics: tuple[str, ...],
     csv_file: str | None,
     force: bool,
@@ -78,11 +91,12 @@ def sweep(
     """
     from scenarios.loader import load_scenario
     from specsim.cli.profile_input import StoredProfiles
-    from specsim.cli.sweep_input import read_sweep
+    from specsim.cli.sweep_input import read_find, read_sweep
     from specsim.report.files import check_file
 
     refuse_db_without_store(db, no_store)
     shown = _shown(metrics)
+    _check_find(find, over, width, csv_file, metrics)
     if csv_file is not None:
         check_file("--csv", csv_file, (".csv",), force=force)
     elif force:
@@ -94,16 +108,21 @@ def sweep(
     with stoppable():
         where = values.pop("executor"), values.pop("address"), values.pop("jobs") or 0
         executor = executor_from(*where)
-        axes = _axes(context, grid)
-        asked = read_sweep(
-            load_scenario(scenario),
-            values,
-            axes,
-            seeds=tuple(range(seed, seed + seeds)),
-            against=_against(against, axes),
-            kept=StoredProfiles(db, read=not no_store),
-        )
-        result = _simulate(asked, {"scenario": scenario, "shown": shown}, db, said, executor, store_it=not no_store)
+        axes, along = _axes(context, grid, over)
+        base = load_scenario(scenario)
+        paired: dict[str, Any] = {
+            "seeds": tuple(range(seed, seed + seeds)),
+            "against": _against(against, axes),
+            "kept": StoredProfiles(db, read=not no_store),
+        }
+        said_of = {"scenario": scenario, "shown": shown}
+        if find is not None and along is not None:
+            width = _WIDTH if width is None else width
+            asked, search = read_find(base, values, axes, along, kind=find, width=width, **paired)
+            result = _find(asked, search, said_of, db, said, executor, store_it=not no_store)
+        else:
+            asked = read_sweep(base, values, axes, **paired)
+            result = _simulate(asked, said_of, db, said, executor, store_it=not no_store)
     if csv_file is not None:
         from specsim.report.files import whole_file
         from specsim.report.sweep import sweep_csv
@@ -138,21 +157,47 @@ def _shown(names: tuple[str, ...]) -> list[str]:
     return list(names or SHOWN)
 
 
-def _axes(context: click.Context, grid: tuple[str, ...]) -> list[Axis]:
-    """The axes, held against each other and against the flags that were typed.
+def _check_find(
+    find: str | None, over: str | None, width: float | None, csv_file: str | None, metrics: tuple[str, ...]
+) -> None:
+    """Flags of a search without a search, and the reverse.
+
+    Raises:
+        ScenarioError: such a flag, or a width out of range.
+    """
+    from specsim.checks import number
+    from specsim.errors import ScenarioError
+
+    if find is None:
+        for flag, value in (("--over", over), ("--width", width)):
+            if value is not None:
+                raise ScenarioError(f"{flag} is of a search; add --find capacity or --find crossover")
+        return
+    if over is None:
+        raise ScenarioError(f"--find {find} needs --over, the axis and its ends, e.g. --over load=0.5..4")
+    if csv_file is not None or metrics:
+        flag = "--csv" if csv_file is not None else "--metric"
+        raise ScenarioError(f"{flag} is of a grid, and --find {find} is a search; leave one of the two out")
+    if width is not None:
+        number("--width", width, 1e-4, 0.5)
+
+
+def _axes(context: click.Context, grid: tuple[str, ...], over: str | None) -> tuple[list[Axis], Over | None]:
+    """The axes and that of a search, held against each other and against the flags that were typed.
 
     Raises:
         ScenarioError: none at all, an unknown one, or two ways of saying the same.
     """
     from click.core import ParameterSource
 
-    from specsim.cli.sweep_axes import flag_names, parse_axis, refuse_clashes
+    from specsim.cli.sweep_axes import flag_names, parse_axis, parse_over, refuse_clashes
     from specsim.errors import ScenarioError
 
-    if not grid:
+    if not grid and over is None:
         raise ScenarioError("sweep needs at least one axis, e.g. --grid k=0,1,3; specsim simulate runs a single point")
     options = [p for p in context.command.params if isinstance(p, click.Option) and p.name not in _OWN]
     axes = [parse_axis(text, flag_names(options)) for text in grid]
+    along = None if over is None else parse_over(over, flag_names(options))
     typed = {
         str(option.name): option.opts[0]
         for option in options
@@ -160,8 +205,8 @@ def _axes(context: click.Context, grid: tuple[str, ...]) -> list[Axis]:
     }
     if "num_spec_tokens" in typed:
         typed["k"] = typed.pop("num_spec_tokens")
-    refuse_clashes(axes, typed)
-    return axes
+    refuse_clashes(axes if along is None else [*axes, along.axis], typed)
+    return axes, along
 
 
 def _against(text: str | None, axes: list[Axis]) -> dict[str, str]:
@@ -199,7 +244,8 @@ def _simulate(
     from specsim.planner.sweep import run_points
     from specsim.planner.sweep_answer import SCHEMA_VERSION, grid_answer
 
-    total = len(asked.job.points())
+    job = asked.job
+    total = len(job.points())
     bar = ProgressBar(total, doing="simulating", things="points", said=executor.said)
     reused = 0
 
@@ -210,18 +256,45 @@ def _simulate(
             bar.advance(points, known)
             reused += points if known else 0
 
-        outcomes = run_points(asked.job, executor, cache=cache, progress=count)
+        outcomes = run_points(job, executor, cache=cache, progress=count)
         ids = {} if cache is None else {point: cache.run_id(point) for point in outcomes}
-        return {"schema_version": SCHEMA_VERSION, **said_of, **asked.says(), **grid_answer(asked.job, outcomes, ids)}
+        return {"schema_version": SCHEMA_VERSION, **said_of, **asked.says(), **grid_answer(job, outcomes, ids)}
 
     result = answer(
         Asked("sweep", {"kind": "sweep", **asked.inputs()}, SCHEMA_VERSION, said, total),
         db,
         bar,
         store_it=store_it,
-        keep=lambda store: StoredPoints(store, asked.job, asked.items),
+        keep=lambda store: StoredPoints(store, job, asked.items),
         run=run,
     )
     if reused:
         click.echo(f"{reused:,} of {total:,} points were stored already", err=True)
     return result
+
+
+def _find(
+    asked: Sweep, find: Find, said_of: dict[str, Any], db: str | None, said: str, executor: Executor, *, store_it: bool
+) -> dict[str, Any]:
+    from specsim.cli.answer import Asked, Counter, answer
+    from specsim.cli.progress import ProgressBar
+    from specsim.cli.sweep_store import StoredPoints
+    from specsim.planner.sweep_answer import SCHEMA_VERSION
+    from specsim.planner.sweep_find import find_rows, run_find
+
+    bar = ProgressBar(len(find.searched), doing="searching", things="brackets", said=executor.said, timed=False)
+
+    def run(cache: StoredPoints | None, counter: Counter) -> dict[str, Any]:
+        found = run_find(find, asked.job, executor, cache=cache, settled=bar.advance, simulated=counter.add)
+        rows = find_rows(find, found, (lambda point: None) if cache is None else cache.run_id)
+        failed = sum(row["verdict"] == "not possible" for row in rows)
+        return {"schema_version": SCHEMA_VERSION, **said_of, **asked.says(), "found": rows, "failed": failed}
+
+    return answer(
+        Asked("sweep", {"kind": "sweep", **asked.inputs()}, SCHEMA_VERSION, said),
+        db,
+        bar,
+        store_it=store_it,
+        keep=lambda store: StoredPoints(store, asked.job, asked.items),
+        run=run,
+    )

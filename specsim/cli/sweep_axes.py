@@ -16,7 +16,17 @@ import click
 from specsim.checks import read_number, read_whole
 from specsim.errors import InputError, ScenarioError, nearest
 
-__all__ = ["MOST_VALUES", "Axis", "flag_names", "parse_axis", "read_bound", "read_value", "refuse_clashes"]
+__all__ = [
+    "MOST_VALUES",
+    "Axis",
+    "Over",
+    "flag_names",
+    "parse_axis",
+    "parse_over",
+    "read_bound",
+    "read_value",
+    "refuse_clashes",
+]
 
 MOST_VALUES = 1000
 STEPS = 6
@@ -57,6 +67,34 @@ class Axis:
             ScenarioError: it cannot be read.
         """
         return read_value(self, value)
+
+
+@dataclass(frozen=True)
+class Over:
+    """The axis along which something is searched, and between what."""
+
+    axis: Axis
+    low: float
+    high: float
+    whole: bool
+    """Whether only whole numbers are places."""
+
+
+def parse_over(text: str, flags: Mapping[str, click.Option]) -> Over:
+    """What `--over AXIS=LOW..HIGH` says.
+
+    Raises:
+        ScenarioError: an unknown axis, or no range of numbers above 0.
+    """
+    said, _, values = text.partition("=")
+    ranged = _RANGE.fullmatch(values.strip())
+    if ranged is None or ranged[3]:
+        raise ScenarioError(f"--over {text!r} must be AXIS=LOW..HIGH, e.g. load=0.5..4")
+    axis = _target(said.strip().lstrip("-").replace("-", "_"), flags)
+    low, high = (read_bound(axis, end) for end in (ranged[1], ranged[2]))
+    if not 0 < low < high:
+        raise ScenarioError(f"--over {text}: goes from a number above 0 to a higher one")
+    return Over(axis, low, high, _is_whole(axis))
 
 
 def flag_names(options: Sequence[click.Option]) -> dict[str, click.Option]:

@@ -13,7 +13,7 @@ from specsim.cli.profile_input import StoredProfiles
 from specsim.cli.scenario_input import in_scenario, read_workload
 from specsim.cli.scenario_options import described
 from specsim.cli.single_input import chosen_policy, grown, overruled
-from specsim.cli.sweep_axes import Axis
+from specsim.cli.sweep_axes import Axis, Over
 
 if TYPE_CHECKING:
     from scenarios.loader import ScenarioFile
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from specsim.config import PolicySpec
     from specsim.planner.question import Question
     from specsim.planner.sweep import Cell, SweepJob
+    from specsim.planner.sweep_find import Find
     from specsim.traces.model import Trace
 
-__all__ = ["MOST_POINTS", "Sweep", "read_sweep"]
+__all__ = ["MOST_POINTS", "Sweep", "read_find", "read_sweep"]
 
 MOST_POINTS = 20_000
 """The answer has every metric of every point."""
@@ -34,11 +35,13 @@ class Sweep:
     """A sweep, and what is to be said of it."""
 
     job: SweepJob
-    items: tuple[ScenarioFile | None, ...]
-    """The scenario of every cell, for the store; None where it is refused."""
+    items: Mapping[tuple[Any, ...], ScenarioFile]
+    """The scenario of every point, by `SweepPoint.of_scenario`, for the store."""
     axes: tuple[Axis, ...]
     against: Mapping[str, str]
     notes: tuple[str, ...]
+    find: Mapping[str, Any] | None = None
+    """What is searched, and where; None: the grid is run."""
 
     def says(self) -> dict[str, Any]:
         """The part of the answer that repeats what was asked, and where its numbers are from."""
@@ -47,6 +50,7 @@ class Sweep:
         return {
             "axes": [{"name": axis.name, "values": list(axis.values)} for axis in self.axes],
             "against": dict(self.against) or None,
+            "find": self.find,
             "seeds": list(self.job.seeds),
             "profiles": [
                 {"name": p.name, "kind": p.kind, "sha256": p.sha256, "relative_error": p.relative_error}
@@ -71,6 +75,7 @@ class Sweep:
         return {
             "axes": [[axis.name, list(axis.values)] for axis in self.axes],
             "against": dict(self.against),
+            "find": self.find,
             "seeds": list(self.job.seeds),
             "questions": [question.identity() for question in self.job.questions],
             "traces": [fingerprint(trace) for trace in self.job.traces],
@@ -90,14 +95,14 @@ class _Reader:
     kept: StoredProfiles
     questions: list[Question] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
-    rates_per_s: list[float] = field(default_factory=list)
-    """What load 1 is, by trace."""
     notes: dict[str, None] = field(default_factory=dict)
+    items: dict[tuple[Any, ...], ScenarioFile] = field(default_factory=dict)
+    """Scenarios, by `SweepPoint.of_scenario`."""
     _question_at: dict[str, int] = field(default_factory=dict)
     _traces_at: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _acceptance: dict[str, Any] = field(default_factory=dict)
 
-    def cell(self, axes: Sequence[Axis], texts: Sequence[str]) -> tuple[Cell, ScenarioFile | None]:
+    def cell(self, axes: Sequence[Axis], texts: Sequence[str]) -> Cell:
         """One combination of values.
 
         Raises:
@@ -125,7 +130,7 @@ class _Reader:
             question = self._question(item, policy, traces)
             self.questions[question].check_policy(policy)
         except (CapacityError, ScenarioError) as error:
-            return Cell(shown, refused=str(error)), None
+            return Cell(shown, refused=str(error))
         points = []
         for seed, trace in zip(self.seeds, traces, strict=True):
             scale = 1.0 if load is None else load
@@ -142,7 +147,8 @@ class _Reader:
                     warmup_share=item.plan.warmup_share,
                 )
             )
-        return Cell(shown, tuple(points)), item
+            self.items[points[-1].of_scenario] = item
+        return Cell(shown, tuple(points))
 
     def _laid_over(
         self, axes: Sequence[Axis], texts: Sequence[str]
@@ -240,10 +246,9 @@ def read_sweep(
     """All cells of the grid, the first axis slowest.
 
     Raises:
-        InputError: a value that cannot be, a base that is not in the grid, or too many points.
+        InputError: a value that cannot be, or too many points.
     """
     from specsim.errors import ScenarioError
-    from specsim.planner.sweep import SweepJob
 
     combinations = list(itertools.product(*(axis.values for axis in axes)))
     if len(combinations) * len(seeds) > MOST_POINTS:
@@ -252,22 +257,82 @@ def read_sweep(
             f"runs; at most {MOST_POINTS:,} at once"
         )
     reader = _Reader(base, values, seeds, kept)
-    found = [reader.cell(axes, texts) for texts in combinations]
+    cells = [
+        replace(reader.cell(axes, texts), base=at)
+        for texts, at in zip(combinations, _bases(axes, combinations, against), strict=True)
+    ]
+    return _sweep(reader, cells, axes, against)
+
+
+def _bases(
+    axes: Sequence[Axis], combinations: Sequence[tuple[str, ...]], against: Mapping[str, str]
+) -> list[int | None]:
+    """For every combination the place of the one that it is compared with; None where it is one itself."""
     at = {texts: n for n, texts in enumerate(combinations)}
     names = [axis.name for axis in axes]
-    cells = []
-    for texts, (cell, _) in zip(combinations, found, strict=True):
-        base_texts = tuple(against.get(name, text) for name, text in zip(names, texts, strict=True))
-        is_base = base_texts == texts
-        cells.append(cell if is_base or not against else replace(cell, base=at[base_texts]))
+    wanted = [tuple(against.get(name, text) for name, text in zip(names, texts, strict=True)) for texts in combinations]
+    return [None if base == texts else at[base] for base, texts in zip(wanted, combinations, strict=True)]
+
+
+def _sweep(reader: _Reader, cells: Sequence[Cell], axes: Sequence[Axis], against: Mapping[str, str]) -> Sweep:
+    from specsim.errors import ScenarioError
+    from specsim.planner.sweep import SweepJob
+
     if all(cell.refused is not None for cell in cells):
         raise ScenarioError(f"no point of the grid is possible; the first: {cells[0].refused}")
-    job = SweepJob(tuple(cells), tuple(reader.questions), tuple(reader.traces), seeds)
     drawn = {point.trace for cell in cells for point in cell.points[:1]} != {
         point.trace for cell in cells for point in cell.points
     }
     notes = list(reader.notes)
-    if len(seeds) > 1:
+    if len(reader.seeds) > 1:
         covered = "arrivals, lengths and luck" if drawn else "luck alone, since the requests are those of the log"
         notes.append(f"A seed is the same requests and the same luck at every point; intervals cover {covered}.")
-    return Sweep(job, tuple(item for _, item in found), tuple(axes), against, tuple(notes))
+    job = SweepJob(tuple(cells), reader.questions, reader.traces, reader.seeds)
+    return Sweep(job, reader.items, tuple(axes), against, tuple(notes))
+
+
+def read_find(
+    base: ScenarioFile,
+    values: Mapping[str, Any],
+    axes: Sequence[Axis],
+    over: Over,
+    *,
+    kind: str,
+    width: float,
+    seeds: tuple[int, ...],
+    against: Mapping[str, str],
+    kept: StoredProfiles,
+) -> tuple[Sweep, Find]:
+    """A search along one axis for every combination of the others; places are read when they are looked at, the lower
+    end of each at once.
+
+    Raises:
+        InputError: see `read_sweep`; or a crossover that is to be found against nothing.
+    """
+    from specsim.errors import ScenarioError
+    from specsim.planner.sweep_find import Find
+
+    if kind == "crossover" and not against:
+        raise ScenarioError("--find crossover needs --against, e.g. --grid k=0,3 --against k=0")
+    combinations = list(itertools.product(*(axis.values for axis in axes)))
+    reader = _Reader(base, values, seeds, kept)
+
+    def cell_at(index: int, x: float) -> Cell:
+        text = str(int(x)) if over.whole else f"{x:.12g}"
+        return reader.cell([*axes, over.axis], [*combinations[index], text])
+
+    cells = [cell_at(index, over.low) for index in range(len(combinations))]
+    asked = _sweep(reader, cells, axes, against)
+    names = [axis.name for axis in axes]
+    find = Find(
+        kind=kind,
+        low=over.low,
+        high=over.high,
+        width=width,
+        whole=over.whole,
+        cell_at=cell_at,
+        bases=tuple(_bases(axes, combinations, against)) if against else (None,) * len(combinations),
+        values=tuple(tuple(zip(names, texts, strict=True)) for texts in combinations),
+    )
+    spec = {"kind": kind, "over": over.axis.name, "low": over.low, "high": over.high, "width": width}
+    return replace(asked, find=spec), find

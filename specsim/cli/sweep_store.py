@@ -13,7 +13,6 @@ from specsim.code_version import code_version
 if TYPE_CHECKING:
     from db.store import Store
     from scenarios.loader import ScenarioFile
-    from specsim.planner.single import SingleRun
     from specsim.planner.sweep import SweepJob, SweepPoint
 
 __all__ = ["StoredPoints"]
@@ -22,38 +21,39 @@ __all__ = ["StoredPoints"]
 class StoredPoints:
     """A `SweepCache` (see `specsim.planner.sweep`) on the results database; `keys` are those of finished points."""
 
-    def __init__(self, store: Store, job: SweepJob, items: Sequence[ScenarioFile | None]) -> None:
-        from specsim.traces.write import fingerprint
-
-        self._store, self._job = store, job
+    def __init__(self, store: Store, job: SweepJob, items: Mapping[tuple[Any, ...], ScenarioFile]) -> None:
+        self._store, self._job, self._items = store, job, items
         self._started = datetime.now(UTC)
-        self._traces = [fingerprint(trace) for trace in job.traces]
-        self._item_of = {
-            _of_cell(point): item
-            for cell, item in zip(job.cells, items, strict=True)
-            for point in cell.points
-            if item is not None
-        }
+        self._traces: dict[int, str] = {}
+        self._profiles: set[str] = set()
         self._keys: dict[SweepPoint, str] = {}
         self.keys: list[str] = []
         self.code_version = code_version()
-        for trace, sha256 in zip(job.traces, self._traces, strict=True):
-            save_trace(store, trace, sha256)
-        profiles: dict[str, SingleRun] = {}
-        for cell in job.cells:
-            for point in cell.points[:1]:
-                run = job.run_of(point)
-                profiles.setdefault(run.side.profile.sha256, run)
-        for run in profiles.values():
-            save_profile(store, run)
-        self.trace_sha256, self.profile_sha256 = self._traces[0], next(iter(profiles))
-        first = next(item for item in items if item is not None)
-        self.scenario_sha256 = store.save_scenario({**asdict(first), "path": first.path.name})
+        first = next(point for cell in job.cells for point in cell.points)
+        self.trace_sha256, self.profile_sha256 = self._refer(first)
+        item = items[first.of_scenario]
+        self.scenario_sha256 = store.save_scenario({**asdict(item), "path": item.path.name})
+
+    def _trace(self, index: int) -> str:
+        from specsim.traces.write import fingerprint
+
+        if index not in self._traces:
+            self._traces[index] = fingerprint(self._job.traces[index])
+            save_trace(self._store, self._job.traces[index], self._traces[index])
+        return self._traces[index]
+
+    def _refer(self, point: SweepPoint) -> tuple[str, str]:
+        """Hashes of trace and profile of a point, which are stored first, since its run refers to them."""
+        run = self._job.run_of(point)
+        profile = run.side.profile.sha256
+        if profile not in self._profiles:
+            save_profile(self._store, run)
+            self._profiles.add(profile)
+        return self._trace(point.trace), profile
 
     def _key(self, point: SweepPoint) -> str:
         if point not in self._keys:
-            run = self._job.run_of(point)
-            self._keys[point] = single_key(run, self._traces[point.trace], self.code_version)
+            self._keys[point] = single_key(self._job.run_of(point), self._trace(point.trace), self.code_version)
         return self._keys[point]
 
     def find(self, points: Sequence[SweepPoint]) -> dict[SweepPoint, dict[str, Any]]:
@@ -67,13 +67,14 @@ class StoredPoints:
     def save(self, point: SweepPoint, metrics: Mapping[str, Any]) -> None:
         """Keep a point, in one transaction."""
         key = self._key(point)
+        trace_sha256, _ = self._refer(point)
         save_single(
             self._store,
             key,
             self._job.run_of(point),
             metrics,
-            self._item_of[_of_cell(point)],
-            trace_sha256=self._traces[point.trace],
+            self._items[point.of_scenario],
+            trace_sha256=trace_sha256,
             code=self.code_version,
             started=self._started,
         )
@@ -82,8 +83,3 @@ class StoredPoints:
     def run_id(self, point: SweepPoint) -> str | None:
         """The id under which a point is stored."""
         return f"run-{self._key(point)[:16]}"
-
-
-def _of_cell(point: SweepPoint) -> tuple[Any, ...]:
-    """What a point has from the scenario of its cell."""
-    return point.question, point.trace, point.policy, point.warmup_share

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from specsim.config import PolicySpec
@@ -18,8 +18,8 @@ from specsim.planner.single import SingleRun
 from specsim.traces.model import Trace
 from specsim.workload import Workload
 
-__all__ = ["Cell", "Metrics", "Outcome", "SweepCache", "SweepJob", "SweepPoint", "outcome_of", "run_points",
-           "sweep_crew"]  # fmt: skip
+__all__ = ["Cell", "Metrics", "Outcome", "ShippedPoint", "SweepCache", "SweepJob", "SweepPoint", "outcome_of",
+           "run_points", "sweep_crew"]  # fmt: skip
 
 Metrics = dict[str, Any]
 
@@ -39,6 +39,11 @@ class SweepPoint:
     concurrency: int | None
     warmup_share: float
 
+    @property
+    def of_scenario(self) -> tuple[Any, ...]:
+        """What a point has from the scenario of its cell; equal for points of one scenario."""
+        return self.question, self.trace, self.policy, self.concurrency, self.warmup_share
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -53,23 +58,14 @@ class Cell:
     base: int | None = None
     """The cell that it is compared with, by its place; None: with none, or it is one itself."""
 
-    def at_load(self, scale: float) -> Cell:
-        """The same cell with arrivals that many times as fast."""
-        points = (replace(point, rate_scale=point.rate_scale * scale) for point in self.points)
-        return replace(self, points=tuple(points))
-
-    def at_concurrency(self, concurrency: int) -> Cell:
-        """The same cell with so many requests in flight."""
-        return replace(self, points=tuple(replace(point, concurrency=concurrency) for point in self.points))
-
 
 @dataclass(frozen=True)
 class SweepJob:
-    """Everything that a sweep simulates."""
+    """Everything that a sweep simulates; a search lets questions and traces grow."""
 
     cells: tuple[Cell, ...]
-    questions: tuple[Question, ...]
-    traces: tuple[Trace, ...]
+    questions: Sequence[Question]
+    traces: Sequence[Trace]
     seeds: tuple[int, ...]
 
     def run_of(self, point: SweepPoint) -> SingleRun:
@@ -118,6 +114,14 @@ class SweepCache(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ShippedPoint:
+    """A point with its run, for a worker that was set up before the run was known."""
+
+    point: SweepPoint
+    run: SingleRun = field(compare=False)
+
+
 class _Worker:
     """Simulates points in one process; keeps the last workloads, whose luck many cells share."""
 
@@ -125,7 +129,10 @@ class _Worker:
         self._job = job
         self._workloads: OrderedDict[tuple[int, int, int], Workload] = OrderedDict()
 
-    def run(self, point: SweepPoint) -> Metrics:
+    def run(self, asked: SweepPoint | ShippedPoint) -> Metrics:
+        if isinstance(asked, ShippedPoint):
+            return asked.run.metrics(asked.run.simulate())
+        point = asked
         run = self._job.run_of(point)
         # questions of equal acceptance share the object, so that its id tells the luck
         key = (id(run.question.acceptance), point.trace, point.seed)
@@ -137,12 +144,12 @@ class _Worker:
         return run.metrics(run.simulate(workload=self._workloads[key]))
 
 
-def _start(job: SweepJob) -> Callable[[SweepPoint], Metrics]:
+def _start(job: SweepJob) -> Callable[[Any], Metrics]:
     return _Worker(job).run
 
 
-def sweep_crew(job: SweepJob, executor: Executor) -> Crew[SweepPoint, Metrics]:
-    """Workers for the points of a job."""
+def sweep_crew(job: SweepJob, executor: Executor) -> Crew[Any, Metrics]:
+    """Workers for the points of a job, as they are or shipped."""
     return executor.crew(_start, (replace(job, cells=()),))
 
 

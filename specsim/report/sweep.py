@@ -25,16 +25,10 @@ def sweep_text(result: Mapping[str, Any], *, color: bool = False) -> str:
     page = Page(color=color)
     page.heading("Sweep")
     page.facts(_facts(result))
-    page.heading("Points")
-    _tables(page, result)
-    for status, title in (("refused", "Not possible"), ("failed", "Failed")):
-        rows = [row for row in result["points"] if row["status"] == status]
-        if rows:
-            page.heading(f"{title}: {len(rows)} of {len(result['points'])}")
-        for reason in dict.fromkeys(row["reason"] for row in rows):
-            same = [_values(row) for row in rows if row["reason"] == reason]
-            more = f" and {len(same) - 3} more" if len(same) > 3 else ""
-            page.line(f"{'; '.join(same[:3])}{more}: {reason}")
+    if result["find"] is not None:
+        _found(page, result)
+    else:
+        _grid(page, result)
     page.line()
     for note in (*result["notes"], *(f"warning: {text}" for text in result["warnings"])):
         page.line(note)
@@ -46,6 +40,76 @@ def sweep_text(result: Mapping[str, Any], *, color: bool = False) -> str:
     return page.text()
 
 
+def _grid(page: Page, result: Mapping[str, Any]) -> None:
+    page.heading("Points")
+    _tables(page, result)
+    for status, title in (("refused", "Not possible"), ("failed", "Failed")):
+        rows = [row for row in result["points"] if row["status"] == status]
+        if rows:
+            page.heading(f"{title}: {len(rows)} of {len(result['points'])}")
+        for reason in dict.fromkeys(row["reason"] for row in rows):
+            same = [_values(row) for row in rows if row["reason"] == reason]
+            more = f" and {len(same) - 3} more" if len(same) > 3 else ""
+            page.line(f"{'; '.join(same[:3])}{more}: {reason}")
+
+
+def _axis_names(result: Mapping[str, Any]) -> list[str]:
+    """Axes that a table shows: those of several values, or all."""
+    several = [axis["name"] for axis in result["axes"] if len(axis["values"]) > 1]
+    return several or [axis["name"] for axis in result["axes"]]
+
+
+def _found(page: Page, result: Mapping[str, Any]) -> None:
+    """Where each search ended, and every place that was looked at."""
+    find, rows = result["find"], result["found"]
+    names, axis = _axis_names(result), find["over"]
+    is_capacity = find["kind"] == "capacity"
+    page.heading(find["kind"].capitalize())
+    columns = [
+        *([name, *(row["values"][name] for row in rows)] for name in names),
+        [axis, *(number(row["at"], 4) for row in rows)],
+        ["between", *(f"{number(row['low'], 4)}..{number(row['high'], 4)}" for row in rows)],
+        ["verdict", *(row["verdict"] for row in rows)],
+    ]
+    if is_capacity:
+        columns.append(["single seeds", *(_interval(row["over_seeds"]) for row in rows)])
+    if is_capacity and result["against"] is not None:
+        base = " ".join(f"{name}={value}" for name, value in result["against"].items())
+        columns.append([f"over {base}", *(f"{_ratio(row['ratio_to_base'])} {row['vs_base'] or ''}" for row in rows)])
+    columns.append(["looks", *(str(len(row["looks"])) for row in rows)])
+    lines = list(zip(*columns, strict=True))
+    page.table(lines[0], lines[1:], left=len(names))
+    if is_capacity:
+        page.line(
+            f"{axis}: the highest at which the mean share within the objective was seen to hold; between: it and the "
+            f"lowest at which it was not. Single seeds: mean and 95 % interval of where each seed alone turns."
+        )
+    else:
+        page.line(
+            f"{axis}: where the mean gain turns; between: the nearest places at which the sides differ beyond the "
+            f"interval."
+        )
+    for reason in dict.fromkeys(row["reason"] for row in rows if row["reason"] is not None):
+        page.line(f"not possible: {reason}")
+    page.heading("Looked at")
+    looks = [
+        [
+            *(row["values"][name] for name in names),
+            number(look["x"], 4),
+            spread(look["slo_share"], percent) if is_capacity else _ratio(look["e2e_speedup"]),
+            look["verdict"],
+        ]
+        for row in rows
+        for look in row["looks"]
+    ]
+    page.table([*names, axis, "in SLO" if is_capacity else "speed-up", ""], looks, left=len(names))
+
+
+def _interval(e: Mapping[str, float | None]) -> str:
+    low, high = e["low"], e["high"]
+    return number(e["mean"]) if low is None or high is None else f"{number(e['mean'])} ({number(low)}–{number(high)})"
+
+
 def _facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     seeds = result["seeds"]
     sources = list(dict.fromkeys(trace["source"] for trace in result["traces"]))
@@ -54,6 +118,11 @@ def _facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("grid" if n == 0 else "", f"{axis['name']}: {', '.join(axis['values'])}")
         for n, axis in enumerate(result["axes"])
     ]
+    find = result["find"]
+    if find is not None:
+        ends = f"{find['low']:g}..{find['high']:g}"
+        until = f"until a bracket is {find['width']:.1%} wide"
+        facts.append(("search", f"{find['kind']} over {find['over']} {ends}, {until}"))
     facts.append(("seeds", f"{len(seeds)}, from {seeds[0]}" if len(seeds) > 1 else f"one, {seeds[0]}"))
     profiles = result["profiles"]
     kinds = " and ".join(sorted({profile["kind"] for profile in profiles}))
@@ -92,8 +161,7 @@ def shown(metric: str, value: Mapping[str, Any] | None) -> str:
 def _tables(page: Page, result: Mapping[str, Any]) -> None:
     """The points with their figures; as many tables as it takes to stay within the page."""
     rows = [row for row in result["points"] if row["status"] != "refused"]
-    several = [axis["name"] for axis in result["axes"] if len(axis["values"]) > 1]
-    names = several or [axis["name"] for axis in result["axes"]]
+    names = _axis_names(result)
     heads: list[list[str]] = [[name, *(row["values"][name] for row in rows)] for name in names]
     if sum(max(map(len, head)) + 2 for head in heads) > _MOST_OF_AXES:
         for row in rows:
@@ -121,10 +189,12 @@ def _tables(page: Page, result: Mapping[str, Any]) -> None:
 def _speedup(row: Mapping[str, Any]) -> str:
     if row["against"] is None:
         return "-"
-    ratio = row["against"]["e2e_speedup"]
-    if ratio["low"] is None or ratio["high"] is None:
-        return times(ratio["mean"])
-    return f"{times(ratio['mean'])} ({ratio['low']:.2f}–{ratio['high']:.2f}) {row['against']['verdict']}"
+    return f"{_ratio(row['against']['e2e_speedup'])} {row['against']['verdict']}".removesuffix(" unknown")
+
+
+def _ratio(ratio: Mapping[str, float | None]) -> str:
+    low, high = ratio["low"], ratio["high"]
+    return times(ratio["mean"]) if low is None or high is None else f"{times(ratio['mean'])} ({low:.2f}–{high:.2f})"
 
 
 def sweep_csv(result: Mapping[str, Any]) -> str:
