@@ -154,8 +154,8 @@ def find_rows(find: Find, found: Sequence[Found], run_id: Callable[[SweepPoint],
     lower), not monotone; of a crossover: stops paying, begins to pay, always, never (at both ends), unclear; of either:
     not possible.
 
-    A capacity has `over_seeds`, the mean of those of the single seeds with its interval, and `ratio_to_base` in pairs,
-    with its `vs_base`: more, less or tie; null unless every seed turns between the ends.
+    A capacity has `over_seeds`, the geometric mean of those of the single seeds with its interval, and `ratio_to_base`
+    in pairs, with its `vs_base`: more, less or tie; null unless every seed turns between the ends.
     """
     by_index = {one.index: _by_seed(one.bracket) for one in found if one.bracket is not None}
     rows = []
@@ -169,7 +169,8 @@ def find_rows(find: Find, found: Sequence[Found], run_id: Callable[[SweepPoint],
         if find.kind == "capacity":
             row["at"] = row["low"]  # the highest that was seen to hold
             mine, others = by_index.get(one.index), None if base is None else by_index.get(base)
-            row["over_seeds"] = interval(estimate(mine or []))
+            # on logarithms, since a place is above 0
+            row["over_seeds"] = interval(paired_ratio(mine or [], [1.0] * len(mine or [])))
             ratio = paired_ratio(mine or [], others or []) if mine and others else estimate([])
             row["ratio_to_base"] = interval(ratio)
             words = {"higher": "more", "lower": "less", "tie": "tie"}

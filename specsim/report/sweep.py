@@ -82,7 +82,7 @@ def _found(page: Page, result: Mapping[str, Any]) -> None:
     if is_capacity:
         page.line(
             f"{axis}: the highest at which the mean share within the objective was seen to hold; between: it and the "
-            f"lowest at which it was not. Single seeds: mean and 95 % interval of where each seed alone turns."
+            f"lowest at which it was not. Single seeds: geometric mean and 95 % interval of where each alone turns."
         )
     else:
         page.line(
