@@ -161,8 +161,8 @@ def _one_drafter(job: Job) -> Drafter | None:
             continue
         if drafter.loads == "head" and drafter.kind not in HEAD_KINDS:
             raise ScenarioError(
-                f"--method {name} drafts with a head that is not measured here; measure eagle, eagle3, draft_model, "
-                f"layer_skip or a lookup"
+                f"--method {name} drafts with a head that is not measured here; measure {', '.join(HEAD_KINDS)}, "
+                f"draft_model, layer_skip or a lookup"
             )
         if found is not None:
             raise ScenarioError(

@@ -150,12 +150,16 @@ class FeatureHead(nn.Module):
         """On the target's device, in its dtype, and done with training."""
         self.to(target.device, target.dtype).eval()
         if target.dtype is torch.float64:  # grouped products exist for 16 and 32 bits only
-            self._body_config._experts_implementation = "eager"
+            self.set_experts_implementation("eager")
         if self.embedding is not None:
             self.embedding = self.embedding.to(target.device, target.dtype)
         if self.target_ids is not None:
             self.target_ids = self.target_ids.to(target.device)
         return self
+
+    def set_experts_implementation(self, name: str) -> None:
+        """How products of experts are computed, by the name that transformers knows it under."""
+        self._body_config._experts_implementation = name
 
     @torch.inference_mode()
     def features(self, states: tuple[torch.Tensor, ...]) -> torch.Tensor:

@@ -1,27 +1,30 @@
 """A drafting head with random weights at its true shape: what drafting with it costs, not what it says.
 
 Models: the heads of `feature_head` at the sizes of a catalogue shape, with a cache of their own. The target's states
-are random, and fused in every pass, as in `specsim.analytic`; engines fuse them in the first only.
-Leaves out: trained weights, Medusa, block drafters, MTP layers.
+are random, and fused in every pass, as in `specsim.analytic`; engines fuse them in the first only. An MTP module is a
+layer of the target's shape, experts and latent attention included.
+Leaves out: trained weights, Medusa, block drafters.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import LlamaConfig
+from transformers import AutoConfig, LlamaConfig, PretrainedConfig
 
 from calibrate.models.feature_head import FeatureHead, HeadPlan
 from calibrate.models.flat_model import FlatModel
+from calibrate.models.shapes import config_values
 from specsim.errors import ScenarioError
 from specsim.shapes import ModelShape
 
 __all__ = ["HEAD_KINDS", "random_head"]
 
-HEAD_KINDS = ("eagle", "eagle3")
+HEAD_KINDS = ("eagle", "eagle3", "mtp")
 """Kinds of `ModelShape` that are built here."""
 
 
@@ -54,7 +57,7 @@ class _Body(nn.Module):
 class _Head(nn.Module):
     """What `FlatModel` asks of a transformers model."""
 
-    def __init__(self, config: LlamaConfig, shape: ModelShape) -> None:
+    def __init__(self, config: PretrainedConfig, shape: ModelShape) -> None:
         super().__init__()
         self.config = config
         self.model = _Body(FeatureHead(config, _plan(shape), name=shape.name), shape)
@@ -72,28 +75,26 @@ class _Head(nn.Module):
         return self.lm_head
 
     def _can_set_experts_implementation(self) -> bool:
-        return False
+        return True
+
+    def set_experts_implementation(self, name: str) -> None:
+        """As the head."""
+        self.model.head.set_experts_implementation(name)
 
 
 def _plan(shape: ModelShape) -> HeadPlan:
     if shape.kind == "eagle3":
         return HeadPlan(fused_states=shape.fused_hidden_states, state_size=shape.target_hidden_size, last_norm=True)
+    if shape.kind == "mtp":
+        return HeadPlan(combines=True, combine_norms=True, last_norm=True, feature_normed=True)
     return HeadPlan(combines=True, bare_input=True)
 
 
-def random_head(
-    shape: ModelShape, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32, seed: int = 0
-) -> FlatModel:
-    """A head of a shape of kind eagle or eagle3, to be timed.
-
-    Raises:
-        ScenarioError: another kind.
-    """
-    if shape.kind not in HEAD_KINDS:
-        raise ScenarioError(
-            f"{shape.name} is a drafter of kind {shape.kind}; heads of kind {', '.join(HEAD_KINDS)} are measured here"
-        )
-    config = LlamaConfig(
+def _config(shape: ModelShape) -> PretrainedConfig:
+    if shape.kind == "mtp":
+        values = config_values(replace(shape, kind="model"))
+        return AutoConfig.for_model(values.pop("model_type"), **values)
+    return LlamaConfig(
         hidden_size=shape.hidden_size,
         intermediate_size=shape.intermediate_size,
         num_hidden_layers=shape.num_layers,
@@ -103,6 +104,21 @@ def random_head(
         vocab_size=shape.vocab_size,
         max_position_embeddings=shape.max_position_tokens,
     )
+
+
+def random_head(
+    shape: ModelShape, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32, seed: int = 0
+) -> FlatModel:
+    """A head of a shape of kind eagle, eagle3 or mtp, to be timed.
+
+    Raises:
+        ScenarioError: another kind.
+    """
+    if shape.kind not in HEAD_KINDS:
+        raise ScenarioError(
+            f"{shape.name} is a drafter of kind {shape.kind}; heads of kind {', '.join(HEAD_KINDS)} are measured here"
+        )
+    config = _config(shape)
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(seed)
         made = _Head(config, shape).to(dtype)

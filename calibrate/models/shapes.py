@@ -84,6 +84,7 @@ def _latent(shape: ModelShape) -> dict[str, Any]:
     return {
         "model_type": "deepseek_v3",
         "num_key_value_heads": shape.num_heads,
+        "head_dim": shape.qk_rope_head_dim,  # the part that is turned, in the words of transformers
         "q_lora_rank": shape.q_lora_rank or None,
         "kv_lora_rank": shape.kv_lora_rank,
         "qk_rope_head_dim": shape.qk_rope_head_dim,

@@ -28,14 +28,16 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 @click.option(
     "--draft",
     metavar="MODEL",
-    help="Drafter of method draft_model, likewise; of eagle and eagle3 a catalogue name.  [default: the target's head]",
+    help="Drafter of method draft_model, likewise; of eagle, eagle3, mtp a catalogue name.  [default: the "
+    "target's head]",
 )
 @click.option(
     "--method",
     "methods",
     multiple=True,
     metavar="NAME",
-    help="ngram, suffix, layer_skip, draft_model, eagle or eagle3; may be repeated.  [default: ngram, or draft_model]",
+    help="ngram, suffix, layer_skip, draft_model, eagle, eagle3 or mtp; may be repeated.  [default: ngram, or "
+    "draft_model]",
 )
 @click.option("--draft-option", multiple=True, metavar="NAME=N", help="A number of the drafter, e.g. layers=8.")
 @click.option("--k-max", type=click.IntRange(1, 64), default=5, show_default=True, help="Most drafts a round.")
