@@ -22,6 +22,7 @@ from specsim.traces.model import Trace
 
 if TYPE_CHECKING:
     from db.store import Store
+    from specsim.planner.whatif import WhatIfJob
 
 __all__ = ["StoredFleets", "StoredRuns"]
 
@@ -158,15 +159,21 @@ class StoredRuns:
 class StoredFleets:
     """Caches of a what-if, one for each kind of replica and number of replicas; `keys` as in `StoredRuns`."""
 
-    def __init__(self, store: Store, questions: Sequence[Question], trace: Trace, settings: PlanSettings) -> None:
+    def __init__(self, store: Store, job: WhatIfJob) -> None:
+        trace, settings = job.trace, job.settings
         self._groups = [
-            StoredRuns(store, question, trace, settings, scenario=question.identity()) for question in questions
+            StoredRuns(store, question, trace, settings, scenario=question.identity()) for question in job.questions
         ]
         for group in self._groups:
             group.keys = self._groups[0].keys
         self._fleets: dict[tuple[int, int], StoredRuns] = {}
         self._trace, self._settings = trace, settings
+        self.pools = [StoredFleets(store, pool.job) for pool in job.pools]
+        """Those of each pool."""
         first = self._groups[0]
+        for pool in self.pools:
+            for group in pool._groups:
+                group.keys = first.keys
         self.keys = first.keys
         self.code_version, self.trace_sha256 = first.code_version, first.trace_sha256
         self.profile_sha256, self.scenario_sha256 = first.profile_sha256, first.scenario_sha256

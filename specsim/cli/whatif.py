@@ -38,6 +38,9 @@ _OTHERWISE = ("gpu", "tp", "replicas", "prefill_replicas", "decode_replicas", "k
 @click.option("--policies", metavar="KIND[,KIND...]", help="off, static, schedule, adaptive; default: all.")
 @click.option("--peak", metavar="DURATION", help="Length of the busiest window to size for; default 10m.")
 @click.option("--growth", metavar="X[,X...]", help="Also size the best options for X times the traffic.")
+@click.option(
+    "--pool", "pools", multiple=True, metavar="NAME=TASKS:KIND", help="Fleet for some tasks; off, speculative or any."
+)
 @click.option("--price", multiple=True, metavar="GPU=USD", help="Of a GPU-hour; may be repeated.")
 @click.option("--prices", metavar="FILE", help="TOML table of dated prices instead of the catalogue's.")
 @click.option("--provider", metavar="NAME", help="Whose prices; see specsim hardware show GPU.")
@@ -68,6 +71,7 @@ def whatif(db: str | None, no_store: bool, full: bool, as_json: bool, **values: 
     \b
         specsim whatif --trace prod.jsonl --gpu l40s,h100-sxm,h200-sxm --tp 1,2 --tpot 30
         specsim whatif --trace prod.jsonl --gpu h100-sxm --dtype bf16,fp8 --price h100-sxm=2.2
+        specsim whatif --trace prod.jsonl --gpu h100-sxm --pool fast=chat:any --pool batch=*:off:tpot=200
     """
     refuse_db_without_store(db, no_store)
     said = command_line(click.get_current_context(), without=_NOT_THE_QUESTION)
@@ -97,7 +101,10 @@ def _simulate(job: WhatIfJob, db: str | None, said: str, executor: Executor, *, 
     bar = ProgressBar(job.num_options, doing="searching", things="options", said=executor.said, timed=False)
 
     def run(fleets: StoredFleets | None, counter: Counter) -> dict[str, Any]:
-        stored = {} if fleets is None else {"cache_of": fleets.cache_of, "run_id": fleets.run_id}
+        stored: dict[str, Any] = {}
+        if fleets is not None:
+            stored = {"cache_of": fleets.cache_of, "run_id": fleets.run_id}
+            stored["pool_stores"] = [(pool.cache_of, pool.run_id) for pool in fleets.pools]
         return run_whatif(job, **stored, settled=bar.advance, simulated=counter.add, executor=executor)  # type: ignore[arg-type]
 
     return answer(
@@ -105,6 +112,6 @@ def _simulate(job: WhatIfJob, db: str | None, said: str, executor: Executor, *, 
         db,
         bar,
         store_it=store_it,
-        keep=lambda store: StoredFleets(store, job.questions, job.trace, job.settings),
+        keep=lambda store: StoredFleets(store, job),
         run=run,
     )

@@ -32,14 +32,16 @@ def read_job(values: dict[str, Any], kept: StoredProfiles) -> WhatIfJob:
     """
     from scenarios.hardware import gpu as find_gpu
     from scenarios.workload import WorkloadSpec
+    from specsim.cli.pool_input import masks_of, read_pools
     from specsim.cli.profile_input import profile_fills_in
     from specsim.cli.scenario_input import overruled_workload, read_workload
     from specsim.cli.scenario_options import deployment_from, slo_from, speculation_from
-    from specsim.errors import ScenarioError
+    from specsim.errors import ScenarioError, TraceError
     from specsim.planner.peak import peak_window
     from specsim.planner.question import PlanSettings
-    from specsim.planner.whatif import WhatIfJob
+    from specsim.planner.whatif import Pool, WhatIfJob
     from specsim.traces.options import parse_duration
+    from specsim.traces.slices import chosen
 
     gpus = _names(values.pop("gpus"), "--gpu")
     devices = {device.name: device for device in map(find_gpu, gpus)}
@@ -74,18 +76,33 @@ def read_job(values: dict[str, Any], kept: StoredProfiles) -> WhatIfJob:
                 "--acceptance-length needs the k at which it was measured: give --acceptance-length-k, or one --k"
             )
         speculation = replace(speculation, acceptance_length_k=speculation.num_spec_tokens[0])
+    asked = read_pools(values.pop("pools"), slo)
     workload = overruled_workload(None, values, place="whatif", command="whatif")
     assert isinstance(workload, WorkloadSpec)
     whole = read_workload(workload, folder=Path(), seed=settings.seed)
-    window, said = peak_window(
-        whole, _PEAK_S if peak is None else parse_duration(peak, "--peak"), settings.max_requests
-    )
+    peak_s = _PEAK_S if peak is None else parse_duration(peak, "--peak")
+    window, said = peak_window(whole, peak_s, settings.max_requests)
     kinds_of = [replace(base, gpu=gpu, tp=tp, weight_dtype=dtype) for gpu in devices for tp in tps for dtype in dtypes]
     groups, refused = _groups(kinds_of, speculation, slo, whole, window, kinds, assumed, profile)
-    return WhatIfJob(
+    job = WhatIfJob(
         groups=groups, refused=refused, trace=window, whole=whole, slo=slo, settings=settings, growth=growth,
         prices=prices, ownership=ownership, notes=(*said, *notes),
     )  # fmt: skip
+    if not asked:
+        return job
+    pools = []
+    for pool, mask in zip(asked, masks_of(asked, whole), strict=True):
+        own = chosen(whole, mask)
+        try:
+            part, said = peak_window(own, peak_s, settings.max_requests)
+        except TraceError as error:
+            raise TraceError(f"--pool {pool.name}: {error}") from error
+        groups, refused = _groups(kinds_of, speculation, pool.slo, own, part, pool.kinds, assumed, profile)
+        sized = replace(
+            job, groups=groups, refused=refused, trace=part, whole=own, slo=pool.slo, growth=(), notes=tuple(said)
+        )
+        pools.append(Pool(pool.name, pool.tasks, sized))
+    return replace(job, pools=tuple(pools))
 
 
 def _groups(

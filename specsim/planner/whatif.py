@@ -31,6 +31,7 @@ __all__ = [
     "Contender",
     "Group",
     "Option",
+    "Pool",
     "Refusal",
     "WhatIfJob",
     "guess_replicas",
@@ -84,6 +85,8 @@ class WhatIfJob:
     """By the GPU's name."""
     ownership: Ownership | None
     notes: tuple[str, ...]
+    pools: tuple[Pool, ...] = ()
+    """Fleets of their own for parts of the requests, to compare with one fleet for all; empty: none."""
 
     @property
     def questions(self) -> list[Question]:
@@ -91,11 +94,16 @@ class WhatIfJob:
 
     @property
     def num_options(self) -> int:
-        return sum(len(group.policies) for group in self.groups)
+        own = sum(len(group.policies) for group in self.groups)
+        return own + sum(pool.job.num_options for pool in self.pools)
 
     def inputs(self) -> dict[str, Any]:
         """What decides the id: same inputs, same answer."""
-        return {
+        pools = [
+            {"name": pool.name, "tasks": pool.tasks, "slo": asdict(pool.job.slo), **pool.job.inputs()}
+            for pool in self.pools
+        ]
+        return ({"pools": pools} if pools else {}) | {
             "questions": [question.identity() for question in self.questions],
             "policies": [
                 {kind: [asdict(policy) for policy in found] for kind, found in group.policies.items()}
@@ -111,6 +119,17 @@ class WhatIfJob:
             "prices": {name: asdict(cost) for name, cost in self.prices.items()},
             "ownership": None if self.ownership is None else asdict(self.ownership),
         }
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A fleet for some of the requests."""
+
+    name: str
+    tasks: tuple[str, ...]
+    """Content classes of its requests as they were given; `*`: what no other pool takes."""
+    job: WhatIfJob
+    """The same kinds of replicas, under this pool's policies, objective and requests."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from specsim.planner.least_fleet import FleetPoint, Found, Metrics
 from specsim.planner.parts import settings_part, trace_part
 from specsim.planner.plan import not_modelled
 from specsim.planner.whatif import Contender, Option, WhatIfJob, search_options, stress_options
+from specsim.planner.whatif_pools import Pooled, pools_part
 from specsim.planner.whatif_rank import Ranking
 from specsim.planner.whatif_uncertainty import uncertainty_part
 from specsim.planner.whatif_verdict import verdict_part
@@ -44,11 +45,15 @@ def run_whatif(
     *,
     cache_of: CacheOf | None = None,
     run_id: RunIds = lambda point: None,
+    pool_stores: Sequence[tuple[CacheOf, RunIds]] = (),
     settled: Callable[[], None] = lambda: None,
     simulated: Callable[[], None] = lambda: None,
     executor: Executor | None = None,
 ) -> dict[str, Any]:
-    """Search every option, look closer at those that a decision is about, and answer; without `plan_id`."""
+    """Search every option, look closer at those that a decision is about, and answer; without `plan_id`.
+
+    `pool_stores`: cache and ids of each pool, in their order; empty: nothing is stored.
+    """
     hooks = {"cache_of": cache_of, "settled": settled, "simulated": simulated, "executor": executor}
     options = search_options(job, **hooks)  # type: ignore[arg-type]
     rows = [_option_row(job, option, run_id) for option in options]
@@ -88,6 +93,16 @@ def run_whatif(
         "not_modelled": not_modelled(job.groups[0].question.deployment),
     }
     result["verdict"] = verdict_part(result, order)
+    result["pools"] = None
+    if job.pools:
+        found = []
+        for n, pool in enumerate(job.pools):
+            cache, ids = pool_stores[n] if pool_stores else (None, run_id)
+            searched = search_options(pool.job, **{**hooks, "cache_of": cache})  # type: ignore[arg-type]
+            own = [_option_row(pool.job, option, ids) for option in searched]
+            ranking = Ranking(own, order.units, basis=order.basis)
+            found.append(Pooled(pool, own, ranking, uncertainty_part(pool.job, searched, own, ranking)))
+        result["pools"] = pools_part(job, found, order)
     return result
 
 

@@ -16,11 +16,13 @@ _Row = Mapping[str, Any]
 class Ranking:
     """Options by what they cost: bought where every one that holds has such a price, else rented, else by GPUs.
 
-    Only options count that hold the objective and that the engine can be told to follow. `units`: the cost of one GPU
-    by its name, as `specsim.planner.costs.FleetCost` has it.
+    Only options count that hold the objective and that the engine can be told to follow. `basis`: ranked by
+    this all the same. `units`: the cost of one GPU by its name, as `specsim.planner.costs.FleetCost` has it.
     """
 
-    def __init__(self, rows: Sequence[_Row], units: Mapping[str, _Row] | None = None) -> None:
+    def __init__(
+        self, rows: Sequence[_Row], units: Mapping[str, _Row] | None = None, *, basis: str | None = None
+    ) -> None:
         self.rows = rows
         self.candidates = [i for i, row in enumerate(rows) if row["verdict"] == "holds" and row["offered"]]
         costs = [rows[i]["cost"] for i in self.candidates]
@@ -29,7 +31,8 @@ class Ranking:
             self.basis = "owned_usd_per_h"
         elif any(cost["usd_per_h"] is not None for cost in costs):
             self.basis = "usd_per_h"
-        self._units = units or {}
+        self.basis = basis or self.basis
+        self.units = units or {}
 
     def cost(self, index: int) -> float:
         """Dollars an hour, or GPUs; infinite without a price."""
@@ -45,7 +48,7 @@ class Ranking:
         """The same of a row."""
         if self.basis == "gpus":
             return 1.0
-        value = self._units.get(row["gpu"], {}).get(self.basis)
+        value = self.units.get(row["gpu"], {}).get(self.basis)
         return math.inf if value is None else float(value)
 
     def _key(self, index: int) -> tuple[float, int, int]:

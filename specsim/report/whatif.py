@@ -19,7 +19,7 @@ def whatif_text(result: Mapping[str, Any], *, full: bool = False, color: bool = 
     page.heading("Answer")
     for sentence in result["verdict"]["text"]:
         page.line(sentence)
-    for sentence in result["uncertainty"]["text"]:
+    for sentence in [*(result["pools"] or {"text": []})["text"], *result["uncertainty"]["text"]]:
         page.line(sentence)
     for warning in result["warnings"]:
         page.line(f"Warning: {warning}")
@@ -30,6 +30,7 @@ def whatif_text(result: Mapping[str, Any], *, full: bool = False, color: bool = 
     _beyond(page, result)
     _sure(page, result)
     _refused(page, result)
+    _pools(page, result)
     page.heading("Not modelled")
     page.line("; ".join(result["not_modelled"]) + ".")
     if result.get("plan_id"):
@@ -90,34 +91,36 @@ def _options(page: Page, result: Mapping[str, Any], *, full: bool) -> None:
         "tokens at the mean traffic of the log, of a fleet that is paid all the time."
     )
     rows = result["options"] if full else _shown(result)
-    table = []
-    for row in rows:
-        at, below, cost = row["proof"]["at"], row["proof"]["below"], row["cost"]
-        metrics = {} if at is None else at["metrics"]
-        if row["verdict"] != "holds":
-            alone = row["proof"]["alone"]
-            reached = "never" if row["verdict"] == "never" else "not found"
-            share = alone["slo_share"] if alone is not None else metrics["slo_share"]["mean"]
-            cells = [reached, "-", percent(share) + (" alone" if alone is not None else ""), "-",
-                     milliseconds(alone["tpot_p95_s"]) if alone else "-",
-                     milliseconds(alone["ttft_p95_s"]) if alone else "-", "-", "-"]  # fmt: skip
-        else:
-            close = "~" if row["close"] else ""
-            cells = [
-                str(row["gpus"]), str(row["replicas"]), percent(metrics["slo_share"]["mean"]) + close,
-                "-" if below is None else percent(below["metrics"]["slo_share"]["mean"]),
-                milliseconds(metrics["tpot_p95_s"]["mean"]), milliseconds(metrics["ttft_p95_s"]["mean"]),
-                _usd(cost["usd_per_h"]), _usd(cost["usd_per_million_output_tokens"]),
-            ]  # fmt: skip
-        table.append([row["gpu"], str(row["tp"]), _dtype(row), _policy(row), *cells])
-    page.table(
-        ["GPU", "TP", "dtype", "policy", "GPUs", "repl.", "within", "one less", "TPOT p95", "TTFT p95", "$/h", "$/M"],
-        table, left=4,
-    )  # fmt: skip
+    page.table(_OPTION_HEADS, [_option_cells(row) for row in rows], left=4)
     if len(rows) < len(result["options"]):
         page.line(
             f"{len(rows)} of {len(result['options'])} options, off and the best other one of each; --full for all."
         )
+
+
+_OPTION_HEADS = ["GPU", "TP", "dtype", "policy", "GPUs", "repl.", "within", "one less", "TPOT p95", "TTFT p95", "$/h",
+                 "$/M"]  # fmt: skip
+
+
+def _option_cells(row: _Row) -> list[str]:
+    at, below, cost = row["proof"]["at"], row["proof"]["below"], row["cost"]
+    metrics = {} if at is None else at["metrics"]
+    if row["verdict"] != "holds":
+        alone = row["proof"]["alone"]
+        reached = "never" if row["verdict"] == "never" else "not found"
+        share = alone["slo_share"] if alone is not None else metrics["slo_share"]["mean"]
+        cells = [reached, "-", percent(share) + (" alone" if alone is not None else ""), "-",
+                 milliseconds(alone["tpot_p95_s"]) if alone else "-",
+                 milliseconds(alone["ttft_p95_s"]) if alone else "-", "-", "-"]  # fmt: skip
+    else:
+        close = "~" if row["close"] else ""
+        cells = [
+            str(row["gpus"]), str(row["replicas"]), percent(metrics["slo_share"]["mean"]) + close,
+            "-" if below is None else percent(below["metrics"]["slo_share"]["mean"]),
+            milliseconds(metrics["tpot_p95_s"]["mean"]), milliseconds(metrics["ttft_p95_s"]["mean"]),
+            _usd(cost["usd_per_h"]), _usd(cost["usd_per_million_output_tokens"]),
+        ]  # fmt: skip
+    return [row["gpu"], str(row["tp"]), _dtype(row), _policy(row), *cells]
 
 
 def _shown(result: Mapping[str, Any]) -> list[_Row]:
@@ -247,6 +250,42 @@ def _sure(page: Page, result: Mapping[str, Any]) -> None:
              for it in result["uncertainty"]["measure"]],
             left=2,
         )  # fmt: skip
+
+
+def _pools(page: Page, result: Mapping[str, Any]) -> None:
+    if result["pools"] is None:
+        return
+    page.heading("8. Pools")
+    page.line("Each pool at its own busiest window, with its own objective: the least number of GPUs that holds.")
+    for pool in result["pools"]["each"]:
+        window = pool["window"]
+        page.line()
+        page.line(
+            f"{pool['name']}: {', '.join(pool['tasks'])}; {percent(pool['request_share'])} of the requests, at most "
+            f"{window['rate_per_s']:.3g} per s; {objective_text(pool['slo'])}"
+        )
+        page.table(_OPTION_HEADS, [_option_cells(row) for row in _shown(pool)], left=4)
+    page.line()
+    page.line("Together, the cheapest of each pool of any GPU or of one, beside one fleet for all:")
+    rows = [
+        [it["gpu"] or "any", *(_chosen(pool, index) for pool, index in
+         zip(result["pools"]["each"], it["options"], strict=True)), _count(it["gpus"]), _usd(it["cost"]),
+         _count(it["shared_gpus"]), _usd(it["shared_cost"])]
+        for it in result["pools"]["combined"]
+    ]  # fmt: skip
+    names = [pool["name"] for pool in result["pools"]["each"]]
+    page.table(["GPU", *names, "GPUs", "cost", "for all", "cost"], rows, left=1 + len(names))
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _chosen(pool: Mapping[str, Any], index: int | None) -> str:
+    if index is None:
+        return "none"
+    row = pool["options"][index]
+    return f"{row['gpus']} {row['gpu']}, {_policy(row)}"
 
 
 def _span(low: Any, high: Any, show: Any) -> str:

@@ -47,7 +47,10 @@ def whatif_document(result: _Result, stored: Stored) -> Document:
 
 def _answer(result: _Result) -> Section:
     blocks: list[Block] = [Paragraph(text, "verdict") for text in result["verdict"]["text"][:2]]
-    blocks += [Paragraph(text) for text in (*result["verdict"]["text"][2:], *result["uncertainty"]["text"])]
+    blocks += [
+        Paragraph(text)
+        for text in (*result["verdict"]["text"][2:], *_pools_text(result), *result["uncertainty"]["text"])
+    ]
     blocks += [Paragraph(f"Warning: {text}", "warning") for text in result["warnings"]]
     return Section("Answer", tuple(blocks))
 
@@ -155,6 +158,25 @@ def _sure(result: _Result, tables: _Tables) -> Section:
     return Section("How sure", tuple(blocks))
 
 
+def _pools_text(result: _Result) -> list[str]:
+    return [] if result["pools"] is None else list(result["pools"]["text"])
+
+
+def _pools(result: _Result, tables: _Tables) -> Section | None:
+    if result["pools"] is None:
+        return None
+    about = (
+        "Each pool is sized for its own busiest window and its own objective; one fleet for all for that of the flags."
+    )
+    facts = tuple(
+        (pool["name"], f"{', '.join(pool['tasks'])}: {pool['request_share']:.0%} of the requests, "
+                       f"{pool['window']['rate_per_s']:.3g} per s at most; {objective_text(pool['slo'])}")
+        for pool in result["pools"]["each"]
+    )  # fmt: skip
+    return Section("Pools", (Paragraph(about), Facts(facts), TableBlock(tables["pools"]),
+                             TableBlock(tables["pool_options"])))  # fmt: skip
+
+
 def _proofs(result: _Result, tables: _Tables) -> Section:
     about = (
         "What was simulated with the least number that holds (at), with one replica less (below), and with requests "
@@ -220,6 +242,7 @@ _PARTS: tuple[Callable[[_Result, _Tables], Section | None], ...] = (
     _front,
     _costs,
     _beyond,
+    _pools,
     _sure,
     _proofs,
     _refused,

@@ -66,6 +66,8 @@ def whatif_tables(result: _Result) -> dict[str, Table]:
         _growth(result),
         _ranges(result),
         _measurements(result),
+        _pools(result),
+        _pool_options(result),
         _prices(result),
         _refused(result),
         _arrivals(result),
@@ -268,6 +270,49 @@ def _measurements(result: _Result) -> Table:
     )
     rows = tuple(tuple(row[column.key] for column in columns) for row in result["uncertainty"]["measure"])
     return Table("measurements", "What would settle it", columns, rows)
+
+
+def _pools(result: _Result) -> Table:
+    columns = (
+        Column("gpu", "GPU", str, "of all pools; null: the cheapest of each, whatever it is", left=True, null="any"),
+        Column("pools", "pools", str, "the cheapest option of each pool", left=True),
+        Column("gpus", "GPUs", lambda v: f"{v:,}", "of all pools; null: one of them holds nothing"),
+        Column("cost", "cost", _usd, "of what options are ranked by"),
+        Column("shared_gpus", "one fleet for all", lambda v: f"{v:,}", "its GPUs; null: it holds nothing"),
+        Column("shared_cost", "its cost", _usd, "likewise"),
+    )
+    found = result["pools"] or {"each": [], "combined": []}
+    rows = []
+    for it in found["combined"]:
+        named = [
+            f"{pool['name']}: {'none holds' if index is None else option_name(pool['options'][index])}"
+            for pool, index in zip(found["each"], it["options"], strict=True)
+        ]
+        rows.append((it["gpu"], "; ".join(named), it["gpus"], it["cost"], it["shared_gpus"], it["shared_cost"]))
+    return Table("pools", "Pools together, and one fleet for all", columns, tuple(rows))
+
+
+def _pool_options(result: _Result) -> Table:
+    columns = (
+        Column("pool", "pool", str, "name of the pool", left=True),
+        *OPTION,
+        _VERDICT,
+        _REPLICAS,
+        _GPUS,
+        Column("slo_share", "within", percent, "share of its requests within its objective", True),
+        Column("slo_share_below", "one replica less", percent, "the same with one replica less", True),
+        Column("tpot_p95_s", "TPOT p95 ms", milliseconds, "metric `tpot_p95_s` with `replicas`", True),
+        Column("usd_per_h", "$/h", _usd, "rent of all GPUs"),
+    )
+    rows = []
+    for pool in (result["pools"] or {"each": []})["each"]:
+        for row in pool["options"]:
+            at, less = (_metrics(row["proof"][side]) for side in ("at", "below"))
+            rows.append((
+                pool["name"], *_named(row), row["verdict"], row["replicas"], row["gpus"], at.get("slo_share"),
+                less.get("slo_share"), at.get("tpot_p95_s"), None if row["cost"] is None else row["cost"]["usd_per_h"],
+            ))  # fmt: skip
+    return Table("pool_options", "Options of each pool", columns, tuple(rows))
 
 
 def _prices(result: _Result) -> Table:

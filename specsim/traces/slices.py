@@ -11,7 +11,7 @@ from specsim.errors import TraceError
 from specsim.traces.model import Trace
 from specsim.traces.options import ReadOptions
 
-__all__ = ["busiest_start", "cut", "refuse_absurd", "with_note"]
+__all__ = ["busiest_start", "chosen", "cut", "refuse_absurd", "with_note"]
 
 _FASTEST_PER_S = 10_000.0
 _YEAR_S = 365.25 * 86400
@@ -20,6 +20,25 @@ _YEAR_S = 365.25 * 86400
 def with_note(trace: Trace, note: str) -> Trace:
     """The trace with one more sentence in `meta.notes`."""
     return replace(trace, meta=replace(trace.meta, notes=(*trace.meta.notes, note)))
+
+
+def chosen(trace: Trace, mask: np.ndarray) -> Trace:
+    """The requests of a mask (bool [n]), with their times, prefix hashes, sessions and tasks."""
+    ids = offsets = None
+    if trace.hash_ids is not None and trace.hash_offsets is not None:
+        blocks = np.diff(trace.hash_offsets)
+        ids = trace.hash_ids[np.repeat(mask, blocks)]
+        offsets = np.concatenate([np.zeros(1, dtype=trace.hash_offsets.dtype), np.cumsum(blocks[mask])])
+    return replace(
+        trace,
+        arrival_s=trace.arrival_s[mask],
+        prompt_tokens=trace.prompt_tokens[mask],
+        output_tokens=trace.output_tokens[mask],
+        hash_ids=ids,
+        hash_offsets=offsets,
+        session=None if trace.session is None else trace.session[mask],
+        task=None if trace.task is None else trace.task[mask],
+    )
 
 
 def refuse_absurd(trace: Trace, flag: str) -> None:

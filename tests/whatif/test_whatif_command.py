@@ -35,6 +35,11 @@ def documented(page: Path) -> list[str]:
 
 def test_every_key_is_documented_and_every_documented_key_is_printed(log: Path, tmp_path: Path) -> None:
     slow = write_log(tmp_path / "slow.csv", gap_s=0.05, output=40)
+    tasked = tmp_path / "tasked.csv"
+    tasked.write_text(
+        "arrival_s,prompt_tokens,output_tokens,task\n"
+        + "\n".join(f"{i},50,9,{'chat' if i % 2 else 'sum'}" for i in range(60))
+    )
     own = ("--purchase", "h100=30000", "--years", 3, "--pue", 1.3, "--usd-per-kwh", 0.1)
     results = [
         whatif("--trace", slow, "--gpu", "l40s,l4,h100", "--tp", "1", "--tpot", "25", "--ttft", "300", "--growth", "2",
@@ -43,6 +48,8 @@ def test_every_key_is_documented_and_every_documented_key_is_printed(log: Path, 
                "--json"),
         whatif("--trace", slow, "--gpu", "l40s,h100", "--tpot", "20", "--price", "l40s=1.5", "--price", "h100=2",
                *QUICK, "--no-store", "--json"),
+        whatif("--trace", tasked, "--gpu", "h100", "--pool", "a=chat:any", "--pool", "b=*:off", *QUICK, "--no-store",
+               "--json"),
     ]  # fmt: skip
     printed = set()
     for result in results:
