@@ -71,7 +71,7 @@ def whatif(db: str | None, no_store: bool, full: bool, as_json: bool, **values: 
     \b
         specsim whatif --trace prod.jsonl --gpu l40s,h100-sxm,h200-sxm --tp 1,2 --tpot 30
         specsim whatif --trace prod.jsonl --gpu h100-sxm --dtype bf16,fp8 --price h100-sxm=2.2
-        specsim whatif --trace prod.jsonl --gpu h100-sxm --pool fast=chat:any --pool batch=*:off:tpot=200
+        specsim whatif --trace prod.jsonl --gpu h100-sxm --pool fast=chat:any --pool rest=*:off
     """
     refuse_db_without_store(db, no_store)
     said = command_line(click.get_current_context(), without=_NOT_THE_QUESTION)
