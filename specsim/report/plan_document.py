@@ -115,7 +115,11 @@ def _capacity(result: _Result, tables: _Tables) -> Section:
         f"Speculation takes {cost['kv_share_lost']:.1%} of the KV cache ({cost['kv_tokens_on']:,} tokens instead of "
         f"{cost['kv_tokens_off']:,} a replica)."
     )
-    return Section("Capacity within the objective", (TableBlock(tables["capacity"]), Paragraph(about)))
+    costs = (
+        "Times the price of a GPU-hour is what a million output tokens cost; which GPUs to buy, specsim whatif says."
+    )
+    blocks = (TableBlock(tables["capacity"]), Paragraph(about), TableBlock(tables["costs"]), Paragraph(costs))
+    return Section("Capacity and cost", blocks)
 
 
 def _config(result: _Result, tables: _Tables) -> Section:

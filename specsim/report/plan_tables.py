@@ -39,6 +39,7 @@ def plan_tables(result: Mapping[str, Any]) -> dict[str, Table]:
         _turns_by_load(result),
         _schedules(result),
         _capacity(result),
+        _costs(result),
         _sensitivity(result),
         _traffic(result),
     )
@@ -203,6 +204,37 @@ def _capacity(result: Mapping[str, Any]) -> Table:
         columns,
         tuple(tuple(row[column.key] for column in columns) for row in rows),
     )
+
+
+def _costs(result: Mapping[str, Any]) -> Table:
+    columns = (
+        _POLICY,
+        Column("gpus", "GPUs", lambda v: f"{v:,}", "of the fleet"),
+        Column("load_per_s", "requests/s", number, "highest load within the objective; null: none"),
+        Column("gpu_hours_per_million_output_tokens", "GPU-hours a million tokens", number, "output, at that load"),
+        Column("to_off", "to off", times, "over that of off; below 1 speculation is cheaper"),
+        Column(
+            "gpu_hours_per_million_output_tokens_at_own_load", "at the log's load", number,
+            "the same fleet at the log's own load; null: it does not keep up",
+        ),
+    )  # fmt: skip
+    d, s = result["deployment"], result["trace"]["statistics"]
+    replicas = (d.get("prefill_replicas") or 0) + (d.get("decode_replicas") or 0) or d["replicas"]
+    gpus, own = replicas * d["tp"], result["loads"]["own_per_s"]
+    keeps_up = {row["policy"]: not row["saturated"] for row in result["comparison"] if row["load_per_s"] == own}
+
+    def hours(load_per_s: float | None) -> float | None:
+        tokens = (load_per_s or 0.0) * s["output"]["mean"] * 3600
+        return gpus / tokens * 1e6 if tokens else None
+
+    rows = sorted(result["capacity"], key=lambda row: rank(row["policy"]))
+    off = next((hours(row["load_per_s"]) for row in rows if row["policy"] == "off"), None)
+    found = []
+    for row in rows:
+        cost = hours(row["load_per_s"])
+        at_own = hours(own) if keeps_up.get(row["policy"]) else None
+        found.append((row["policy"], gpus, row["load_per_s"], cost, cost / off if cost and off else None, at_own))
+    return Table("costs", "What a million output tokens take", columns, tuple(found))
 
 
 def _sensitivity(result: Mapping[str, Any]) -> Table:

@@ -176,6 +176,15 @@ def test_csv_tables_are_the_numbers_of_the_plan(stored: StoredPlan, tmp_path: Pa
         for name, interval in wanted["metrics"].items():
             for part in ("mean", "low", "high"):
                 assert row[f"{name}_{part}"] == ("" if interval[part] is None else repr(interval[part]))
+    costs = list(csv.DictReader(io.StringIO((folder / "costs.csv").read_text(encoding="utf-8"))))
+    output = stored.result["trace"]["statistics"]["output"]["mean"]
+    capacity = {row["policy"]: row["load_per_s"] for row in stored.result["capacity"]}
+    for row in costs:
+        assert int(row["gpus"]) == 1
+        if capacity[row["policy"]] is not None:
+            tokens_an_hour = capacity[row["policy"]] * output * 3600
+            assert float(row["gpu_hours_per_million_output_tokens"]) == pytest.approx(1e6 / tokens_an_hour)
+    assert any(row["to_off"] == "1.0" for row in costs if row["policy"] == "off") or capacity["off"] is None
     cells = list(csv.DictReader(io.StringIO((folder / "surface.csv").read_text(encoding="utf-8"))))
     for row, even in zip(cells, stored.result["break_even"], strict=True):
         assert float(row["speedup"]) == pytest.approx(
