@@ -91,4 +91,5 @@ def _model(kind: AcceptanceKind, requests: Measured, rate: float, deepest: int) 
 
 @lru_cache(maxsize=8)
 def _fitted(requests: Measured, rate: float) -> AcceptanceModel:
-    return fit_mixture(requests.runs, proposal_rate=rate, name=f"mixture of {requests.name}")
+    name = f"mixture of {requests.name}"
+    return fit_mixture(requests.runs, num_spec_tokens=requests.max_spec_tokens, proposal_rate=rate, name=name)

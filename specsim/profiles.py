@@ -239,18 +239,18 @@ class LatencyProfile:
         version = rest.pop("profile_version", None)
         if version != PROFILE_VERSION:
             raise ProfileError(f"{place}: profile_version is {version!r}, this specsim reads {PROFILE_VERSION}")
-        values = _checked_keys(cls, rest, place)
-        for key in ("target", "draft"):
-            if values.get(key) is not None:
-                values[key] = PassCost(**_checked_keys(PassCost, values[key], f"{place}: {key}"))
-        if values.get("evidence") is not None:
-            values["evidence"] = _evidence(values["evidence"], f"{place}: evidence")
-        values["notes"] = tuple(values.get("notes", ()))
-        values["captured_requests"] = tuple(values.get("captured_requests", ()))
         try:
+            values = _checked_keys(cls, rest, place)
+            for key in ("target", "draft"):
+                if values.get(key) is not None:
+                    values[key] = PassCost(**_checked_keys(PassCost, values[key], f"{place}: {key}"))
+            if values.get("evidence") is not None:
+                values["evidence"] = _evidence(values["evidence"], f"{place}: evidence")
+            values["notes"] = tuple(values.get("notes", ()))
+            values["captured_requests"] = tuple(values.get("captured_requests", ()))
             return cls(**values)
-        except TypeError as error:
-            raise ProfileError(f"{place}: {error}") from error
+        except (ProfileError, TypeError) as error:  # a record that checks itself knows no place
+            raise ProfileError(str(error) if str(error).startswith(place) else f"{place}: {error}") from error
 
     @property
     def sha256(self) -> str:

@@ -9,15 +9,16 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from specsim.errors import ScenarioError
+from specsim.errors import CapacityError, ScenarioError
 
-__all__ = ["CLOCKS", "Device", "find_device", "is_out_of_memory"]
+__all__ = ["CLOCKS", "Device", "find_device", "is_out_of_memory", "memory_suffices"]
 
 CLOCKS: Mapping[str, str] = {
     "wall": "time on the wall, the device waited for",
@@ -177,6 +178,21 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     text = str(error).lower()
     return isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
+
+
+@contextmanager
+def memory_suffices(way_out: str) -> Iterator[None]:
+    """Says in one line that the memory of the device does not suffice for the work within.
+
+    Raises:
+        CapacityError: it does not; with `way_out`.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise CapacityError(f"out of memory on the device; {way_out}") from None
 
 
 def _smi(fields: tuple[str, ...]) -> dict[str, str]:

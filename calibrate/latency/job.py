@@ -21,7 +21,7 @@ from calibrate.drafters.ngram import NgramDrafter
 from calibrate.drafters.suffix import SuffixDrafter
 from calibrate.fit.assemble import architecture_of
 from calibrate.latency.ceilings import least_s, measured_ceilings
-from calibrate.latency.device import Device, is_out_of_memory
+from calibrate.latency.device import Device, is_out_of_memory, memory_suffices
 from calibrate.latency.grid import Grid
 from calibrate.latency.host import host_points
 from calibrate.latency.passes import Passes
@@ -101,10 +101,11 @@ def measure(job: Job) -> tuple[Setup, list[Point]]:
     dtype = DTYPES[job.dtype]
     layers = _layers(job)
     cut = layers if layers < int(job.target.shape["num_layers"]) else None
-    model = load_model(
-        job.target.source, device=job.device.torch_device, dtype=dtype, num_layers=cut, tp=job.tp, seed=job.seed
-    )
-    draft = _draft_model(job, drafter, model, dtype)
+    with memory_suffices("give fewer --layers, a larger --tp, or a smaller --target or --draft"):
+        model = load_model(
+            job.target.source, device=job.device.torch_device, dtype=dtype, num_layers=cut, tp=job.tp, seed=job.seed
+        )
+        draft = _draft_model(job, drafter, model, dtype)
     setup = Setup(
         target=job.target.name,
         device=job.device.name,

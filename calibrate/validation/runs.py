@@ -12,8 +12,10 @@ import numpy as np
 
 from calibrate.engine.records import Served
 from calibrate.engine.replay import MeasuredSteps, recorded_rounds
+from calibrate.latency.device import is_out_of_memory
 from calibrate.validation.world import Load, Trial, World
 from specsim.config import PolicySpec
+from specsim.errors import CapacityError
 from specsim.metrics import summarise
 from specsim.records import RunResult
 from specsim.workload import Workload
@@ -76,11 +78,16 @@ def make_runs(
     *,
     budget_s: float = math.inf,
     now: Callable[[], float] = time.monotonic,
+    say: Callable[[str], None] = lambda line: None,
 ) -> tuple[list[Run], bool]:
     """Every trial of a world; what was made, and whether all of it.
 
     `reference` gives seconds of a piece of work that the profile knows, which tell how fast the machine is just now.
-    An interrupt (Ctrl-C), or the end of `budget_s`, ends with the runs that were finished; one is made in any case.
+    An interrupt (Ctrl-C), the end of `budget_s`, or a device out of memory ends with the runs that were finished; the
+    first is made whatever the budget.
+
+    Raises:
+        CapacityError: the first run does not fit the memory of the device.
     """
     made: list[Run] = []
     ends = now() + budget_s
@@ -91,6 +98,14 @@ def make_runs(
             made.append(_run(world, serve, trial, reference()))
             progress(made[-1])
     except KeyboardInterrupt:
+        return made, False
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        where = f"out of memory on the device at {trial.load.label}, {trial.policy.label}"
+        if not made:
+            raise CapacityError(f"{where}; give a lower --concurrency, or a smaller --target") from None
+        say(f"{where}; what is finished is compared")
         return made, False
     return made, True
 

@@ -56,6 +56,7 @@ def fit_mixture(
     *,
     kinds: int = 8,
     regimes: int = 4,
+    num_spec_tokens: int | None = None,
     proposal_rate: float = 1.0,
     steady_lengths: Sequence[float] | None = None,
     output_tokens: int | None = None,
@@ -66,18 +67,23 @@ def fit_mixture(
     Args:
         runs: one array a request: drafts that would match for a round starting at each output position.
         kinds, regimes: sizes of the model; fewer kinds are used where there are fewer than five requests for each.
+        num_spec_tokens: drafts of a round that were measured: a run of as many was cut there, and what its next draft
+            would have done is not known; every shorter one ended with a miss. None: as many as the longest run has.
         proposal_rate: share of positions at which a lookup proposes anything; 1: always.
         steady_lengths: mean acceptance lengths at k = 1, 2, ... to be met by requests of any output length; None: those
             measured, and long requests may differ from short ones as they do in the measurement.
         output_tokens: the one output length over which a steady fit's `expected_length` is a mean; None: as measured.
 
     Raises:
-        ProfileError: when there is nothing to fit.
+        ProfileError: when there is nothing to fit, or a run is longer than what was measured.
     """
     measured = [np.asarray(run, dtype=np.int64) for run in runs if len(run)]
     if not measured or not 1 <= regimes <= 8 or not 1 <= kinds <= 64:
         raise ProfileError("a mixture needs at least one measured request, 1..8 regimes and 1..64 kinds")
-    most = max(1, max(int(run.max()) for run in measured))
+    longest = max(1, max(int(run.max()) for run in measured))
+    most = longest if num_spec_tokens is None else num_spec_tokens
+    if most < longest:
+        raise ProfileError(f"{longest} drafts match where {most} were measured; that cannot be")
     chosen = measured[:: math.ceil(sum(map(len, measured)) / _MAX_TOKENS)]
     kinds = max(1, min(kinds, len(chosen) // 5))
     tokens = np.array([len(run) for run in chosen], dtype=np.float64)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,12 +133,26 @@ def _measured(values: dict[str, Any], ks: tuple[int, ...]) -> AcceptanceJob:
     """Load, measure what is left, and write the file."""
     from calibrate.acceptance.job import measure_acceptance, rows
     from calibrate.acceptance.journal import Journal
+    from calibrate.latency.device import is_out_of_memory
+    from specsim.errors import CapacityError
 
     job, asked = _job(values, ks)
     with Journal(Path(values["out"] + ".unfinished"), asked) as journal:
         if journal.done:
             click.echo(f"{journal.path}: going on where it stopped, {len(journal.done)} pieces are there", err=True)
-        _run(job, lambda job: measure_acceptance(job, journal))
+        while True:
+            try:
+                _run(job, lambda job: measure_acceptance(job, journal))
+                break
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                if job.batch == 1:
+                    raise CapacityError(f"out of memory with one request at a time; give a smaller --target or "
+                                        f"--max-tokens, or a narrower --dtype ({journal.path} keeps what is "
+                                        f"finished)") from None  # fmt: skip
+                job = replace(job, batch=job.batch // 2)
+                click.echo(f"out of memory; goes on with {job.batch} requests at a time", err=True)
         _write(values["out"], rows(job, journal))
     journal.path.unlink()
     return job
@@ -266,8 +280,6 @@ def _run(job: AcceptanceJob, work: Any) -> None:
     if not sys.stderr.isatty():
         work(job)
         return
-    from dataclasses import replace
-
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

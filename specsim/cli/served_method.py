@@ -12,11 +12,34 @@ from specsim.cli.scenario_options import parse_numbers
 if TYPE_CHECKING:
     from calibrate.latency.job import Model
     from specsim.acceptance import PerPosition
+    from specsim.profiles import LatencyProfile
 
-__all__ = ["drafter_options", "drafter_weights", "forced_acceptance"]
+__all__ = ["drafter_options", "drafter_weights", "forced_acceptance", "whole_of"]
 
 
-def drafter_options(texts: tuple[str, ...], method: str, covers: Mapping[str, str]) -> dict[str, float]:
+def whole_of(covers: Mapping[str, str], name: str, profile: str) -> int | None:
+    """A whole number >= 1 that a profile covers; None where it does not say.
+
+    Raises:
+        ScenarioError: it is none.
+    """
+    from specsim.checks import read_whole
+    from specsim.errors import ScenarioError
+
+    if name not in covers:
+        return None
+    try:
+        value = read_whole(covers[name])
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise ScenarioError(
+            f"--profile {profile}: covers {name} {covers[name]!r}, which is no whole number; measure again"
+        )
+    return value
+
+
+def drafter_options(texts: tuple[str, ...], method: str, profile: LatencyProfile) -> dict[str, float]:
     """Of the method; layers are those of the profile where it says them.
 
     Raises:
@@ -29,8 +52,9 @@ def drafter_options(texts: tuple[str, ...], method: str, covers: Mapping[str, st
             raise ScenarioError("--draft-option does nothing with a profile without speculation")
         return {}
     found = method_options(texts, (method,))[method]
-    if method == "layer_skip" and "draft_layers" in covers:
-        found.setdefault("layers", int(covers["draft_layers"]))
+    layers = whole_of(profile.covers, "draft_layers", profile.name)
+    if method == "layer_skip" and layers is not None:
+        found.setdefault("layers", layers)
     return found
 
 

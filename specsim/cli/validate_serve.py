@@ -86,7 +86,7 @@ def serve(**values: Any) -> None:
     if values["append_to"] is not None:
         check_file("--append-to", values["append_to"], (".jsonl",), force=True)
     budget_s = math.inf if values["budget"] is None else seconds_of(values["budget"])
-    ready = prepared(values, say=lambda line: click.echo(line, err=True))
+    ready = prepared(values, say=_say)
     if values["dry_run"]:
         return
     runs, complete = _made(
@@ -107,7 +107,7 @@ def _made(world: World, serving: Any, reference: Callable[[], float], budget_s: 
     from calibrate.validation.runs import make_runs
 
     if not sys.stderr.isatty():
-        return make_runs(world, serving, lambda run: click.echo(_said(run), err=True), reference, budget_s=budget_s)
+        return make_runs(world, serving, lambda run: _say(_said(run)), reference, budget_s=budget_s, say=_say)
     from rich.console import Console
     from rich.progress import Progress
 
@@ -119,7 +119,11 @@ def _made(world: World, serving: Any, reference: Callable[[], float], budget_s: 
         def progress(run: Run) -> None:
             bar.update(task, advance=1, description=_said(run), refresh=True)
 
-        return make_runs(world, serving, progress, reference, budget_s=budget_s)
+        return make_runs(world, serving, progress, reference, budget_s=budget_s, say=_say)
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _said(run: Run) -> str:

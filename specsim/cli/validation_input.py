@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from specsim.cli.model_input import model_of
 from specsim.cli.scenario_options import parse_numbers, parse_whole_numbers, refuse_doubles
-from specsim.cli.served_method import drafter_options, drafter_weights, forced_acceptance
+from specsim.cli.served_method import drafter_options, drafter_weights, forced_acceptance, whole_of
 
 if TYPE_CHECKING:
     from calibrate.latency.device import Device
@@ -82,7 +82,8 @@ def prepared(values: Mapping[str, Any], *, say: Callable[[str], None]) -> Ready:
         ScenarioError, ProfileError, CatalogueError, TraceError: a flag, a file, or things that do not fit together.
     """
     from calibrate.acceptance.methods import METHODS
-    from calibrate.latency.device import find_device
+    from calibrate.latency.device import find_device, memory_suffices
+    from calibrate.latency.job import DTYPES
     from calibrate.validation.overlap import overlap_sentences, shared_loads
     from calibrate.validation.runs import predicted_s
     from calibrate.validation.server import open_server
@@ -97,12 +98,16 @@ def prepared(values: Mapping[str, Any], *, say: Callable[[str], None]) -> Ready:
     if method not in (*served, "none"):
         raise ScenarioError(f"--profile {values['profile']}: of method {method}, and the reference engine serves "
                             f"{', '.join(served)}; give a profile of one of those")  # fmt: skip
-    options = drafter_options(values["draft_option"], method, covers)
+    options = drafter_options(values["draft_option"], method, profile)
     forced = forced_acceptance(values, method)
     trace, loads = _trace(values), _loads(values)
     clock = values["clock"] or _CLOCKS.get(covers.get("clock", "wall"), "wall")
-    threads = values["threads"] or (int(covers["threads"]) if "threads" in covers else None)
+    threads = values["threads"] or whole_of(covers, "threads", values["profile"])
     device = find_device(values["device"], clock=clock, threads=threads)
+    dtype = covers.get("weight_dtype", "fp32")
+    if dtype not in DTYPES:
+        raise ScenarioError(f"--profile {values['profile']}: weights in {dtype}, and the reference engine serves "
+                            f"{', '.join(DTYPES)}; give a profile of one of those")  # fmt: skip
     target = model_of(values["target"], "--target")
     if target.name != covers.get("target", target.name):
         raise ScenarioError(f"--target {values['target']}: is {target.name}, and the profile was measured for "
@@ -116,11 +121,12 @@ def prepared(values: Mapping[str, Any], *, say: Callable[[str], None]) -> Ready:
         raise ScenarioError(f"--concurrency {', '.join(map(str, shared))}: the fit of the profile has seen batches of "
                             f"so many requests, and would be judged by what it was fitted to; give others, or "
                             f"--fitted-batches")  # fmt: skip
-    server = open_server(
-        target, device, dtype=covers.get("weight_dtype", "fp32"), method=method, draft=draft,
-        options=options, texts=[_text(name) for name in values["texts"]],
-        syncs_at_zero=profile.at_zero_drafts == "synced", seed=values["seed"],
-    )  # fmt: skip
+    with memory_suffices("give a smaller --target or --draft, or another --device"):
+        server = open_server(
+            target, device, dtype=dtype, method=method, draft=draft,
+            options=options, texts=[_text(name) for name in values["texts"]],
+            syncs_at_zero=profile.at_zero_drafts == "synced", seed=values["seed"],
+        )  # fmt: skip
     checks = [*overlap_sentences(loads, points), *_device_checks(profile, device)]
     if forced is not None:
         question = replace(question, acceptance=forced, acceptance_source=forced.name)

@@ -69,7 +69,7 @@ def _vector(half: Measured) -> AcceptanceModel:
 
 
 def _mixture(half: Measured) -> AcceptanceModel:
-    return fit_mixture(half.runs)
+    return fit_mixture(half.runs, num_spec_tokens=half.max_spec_tokens)
 
 
 MODELS: Mapping[str, Callable[[Measured], AcceptanceModel]] = {

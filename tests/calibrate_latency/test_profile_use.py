@@ -95,6 +95,34 @@ def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, content: str, mess
     assert "no such file, none that ships" in run("crossover", "--profile", "./none.json", *CROSSOVER, code=2)
 
 
+@pytest.mark.parametrize("command", [("crossover", *CROSSOVER), ("profile", "show")])
+def test_a_profile_of_another_version_cut_off_or_not_finite_is_refused_with_its_file(
+    file: str, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    path = tmp_path / "bad.json"
+    good = json.loads(Path(file).read_text("utf-8"))
+    bad = {
+        "profile_version is 2, this specsim reads 1": json.dumps(good | {"profile_version": 2}),
+        "not JSON": json.dumps(good)[:900],
+        "profile term.weights_s must be a finite number": json.dumps(
+            good | {"target": good["target"] | {"weights_s": float("nan")}}
+        ),
+        "profile.host_s must be a finite number": json.dumps(good | {"host_s": float("inf")}),
+        "evidence.holdout_median must be": json.dumps(
+            good | {"evidence": (good["evidence"] or {"points": 1}) | {"holdout_median": float("nan")}}
+        ),
+        "key 'target' is missing": json.dumps({name: value for name, value in good.items() if name != "target"}),
+    }
+    for said, content in bad.items():
+        path.write_text(content, encoding="utf-8")
+        where = (*command, str(path)) if command[0] == "profile" else (*command, "--profile", str(path))
+        done = CliRunner().invoke(cli, where)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"Error: {path}: "), done.stderr
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
 def scenario(folder: Path, **deployment: str) -> Path:
     lines = ["[workload]", "rate_per_s = 1.0", "duration = '30s'", "isl = '60'", "osl = '20'", "[deployment]"]
     lines += [f"{name} = {json.dumps(value)}" for name, value in deployment.items()]

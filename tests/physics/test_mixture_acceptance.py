@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from specsim.acceptance import Luck, Mixture, PerPosition, fit_mixture
 from specsim.acceptance.base import MAX_SPEC_TOKENS, round_starts
+from specsim.acceptance.measured import lengths_by_k
 from specsim.acceptance.regime_chain import drifted, round_sums
 from specsim.errors import ProfileError
 
@@ -274,3 +275,38 @@ def test_impossible_mixtures_are_refused_in_one_line(change: dict[str, Any]) -> 
 def test_nothing_to_fit_is_refused() -> None:
     with pytest.raises(ProfileError, match="at least one measured request"):
         fit_mixture([])
+
+
+def _texts(chance: float, most: int, requests: int = 30, tokens: int = 120) -> list[np.ndarray]:
+    """Positions that match independently: runs from each, cut at `most` drafts and at the end of the text."""
+    rng = np.random.default_rng(8)
+    found = []
+    for _ in range(requests):
+        run = np.zeros(tokens + 1, dtype=np.int64)
+        for position in range(tokens - 1, -1, -1):
+            run[position] = run[position + 1] + 1 if rng.random() < chance else 0
+        found.append(np.minimum(run[:-1], most))
+    return found
+
+
+def test_a_run_that_was_cut_by_k_says_nothing_of_the_next_draft() -> None:
+    """Of runs cut at 3 drafts, acceptance at the third is no lower than at the first."""
+    runs = _texts(0.8, most=3)
+    model = fit_mixture(runs, kinds=2, regimes=2, num_spec_tokens=3)
+    assert model.max_spec_tokens == 3
+    assert model.conditional[:3] == pytest.approx([0.8, 0.8, 0.8], abs=0.04)
+    assert fit_mixture(runs, kinds=2, regimes=2) == model, "of files that do not say k, the longest run is as many"
+
+
+def test_a_mixture_knows_as_many_drafts_as_were_measured_not_as_the_longest_run_has() -> None:
+    """20 drafts were measured, and the longest run ended in a miss."""
+    runs = _texts(0.4, most=20)
+    longest = max(int(run.max()) for run in runs)
+    assert longest < 12, "the guard: no run was cut"
+    model = fit_mixture(runs, kinds=2, regimes=2, num_spec_tokens=20)
+    assert model.max_spec_tokens == 20
+    known = lengths_by_k(runs, 20)
+    assert [model.expected_length(k) for k in (1, 3, 10, 20)] == pytest.approx([known[k - 1] for k in (1, 3, 10, 20)],
+                                                                               rel=0.002)  # fmt: skip
+    with pytest.raises(ProfileError, match=f"{longest} drafts match where 3 were measured"):
+        fit_mixture(runs, num_spec_tokens=3)
