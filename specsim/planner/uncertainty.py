@@ -65,7 +65,8 @@ MEASURED_LATENCY = ("draft_model", "ngram", "suffix", "layer_skip", "eagle", "ea
 """Methods that `specsim calibrate` measures; a test holds them to it."""
 
 Source = tuple[str, str]
-"""What a measurement would settle: ("latency", GPU) or ("acceptance", "")."""
+"""What a measurement would settle: ("latency", GPU), ("acceptance", ""), or ("term", group of `GROUPS`)
+on every GPU."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,12 @@ class Draws:
         what, gpu = source
         if what == "acceptance":
             return Draws(self.costs, np.full(len(self), self.acceptance[row]))
+        if what == "term":
+            at = list(GROUPS).index(gpu)
+            costs = {name: z.copy() for name, z in self.costs.items()}
+            for name, z in costs.items():
+                z[:, at] = self.costs[name][row, at]
+            return Draws(costs, self.acceptance)
         return Draws({**self.costs, gpu: np.broadcast_to(self.costs[gpu][row], self.costs[gpu].shape)}, self.acceptance)
 
 

@@ -21,6 +21,7 @@ from specsim.planner.job import decode_context
 from specsim.planner.question import Question
 from specsim.planner.uncertainty import (
     COMPUTING,
+    GROUPS,
     NEGLIGIBLE,
     Draws,
     Rounds,
@@ -231,7 +232,7 @@ def uncertainty_part(
     best = order.cheapest()
     if best is None:
         return {"draws": len(draws), "flip_probability": None, "speculation_flip_probability": None,
-                "too_small_probability": None, "alternatives": [], "measure": [], "text": []}  # fmt: skip
+                "too_small_probability": None, "alternatives": [], "measure": [], "terms": [], "text": []}  # fmt: skip
     choice = _Choice(rows, sized, order)
     chosen = choice.decide(draws)
     off, on = (choice.costs(draws, speculative=which) for which in (False, True))
@@ -244,6 +245,7 @@ def uncertainty_part(
         "too_small_probability": float(np.mean(replicas[best] > rows[best]["replicas"])),
         "alternatives": choice.alternatives(chosen, best),
         "measure": _measurements(job, choice, draws, flip),
+        "terms": _terms(choice, draws, flip),
     }
     part["text"] = _sentences(part, rows, best)
     return part
@@ -355,6 +357,14 @@ def _measurements(job: WhatIfJob, choice: _Choice, draws: Draws, flip: float) ->
     return sorted(found, key=lambda it: (it["flip_probability"], it["what"], it["gpu"] or ""))
 
 
+def _terms(choice: _Choice, draws: Draws, flip: float) -> list[dict[str, Any]]:
+    """Groups of causes of a step, by how likely the choice is wrong once each is known on every GPU, least first."""
+    if flip < NEGLIGIBLE:
+        return []
+    found = [{"term": term, "flip_probability": unsettled(draws, choice.decide, ("term", term))} for term in GROUPS]
+    return sorted(found, key=lambda it: (it["flip_probability"], it["term"]))
+
+
 def _sentences(part: Mapping[str, Any], rows: Sequence[_Row], best: int) -> list[str]:
     flip, small = part["flip_probability"], part["too_small_probability"]
     row = rows[best]
@@ -374,9 +384,10 @@ def _sentences(part: Mapping[str, Any], rows: Sequence[_Row], best: int) -> list
             what = (
                 "acceptance on your prompts" if first["what"] == "acceptance" else f"step times on one {first['gpu']}"
             )
+            above_all = f", above all {part['terms'][0]['term']}" if first["what"] == "latency" else ""
             text.append(
-                f"Measure first: {what} ({first['command']}). Once they are known, the choice is still wrong in "
-                f"{_percent(first['flip_probability'])}."
+                f"Measure first: {what}{above_all} ({first['command']}). Once they are known, the choice is still "
+                f"wrong in {_percent(first['flip_probability'])}."
             )
     return text
 

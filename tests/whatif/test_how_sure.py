@@ -119,6 +119,9 @@ def test_what_is_most_uncertain_is_what_settles_most(monkeypatch: pytest.MonkeyP
     left = [it["flip_probability"] for it in costs["measure"]]
     assert left == sorted(left)
     assert left[0] < 0.5 * costs["flip_probability"]
+    terms = {it["term"]: it["flip_probability"] for it in costs["terms"]}
+    assert min(terms, key=lambda name: terms[name]) == "reading weights and cache", "what most of a step is here"
+    assert "above all reading weights and cache" in " ".join(costs["text"])
 
 
 def test_what_is_too_slow_alone_may_hold_if_steps_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
