@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import transformers
 
-from calibrate.drafters.head_files import fill, head_config, head_tensors, refuse_form, take
+from calibrate.drafters.head_files import fill, head_config, head_tensors, in_one_line, refuse_form, take
 from calibrate.models import FlatModel
 from calibrate.models.feature_head import FeatureHead, HeadPlan
 from specsim.errors import ScenarioError
@@ -28,6 +28,7 @@ _NOT_OF_LAYERS = ("architectures", "model_type", "dtype", "torch_dtype", "attent
 _UNUSED = ("embed_tokens.weight", "d2t", "t2d", "verifier_norm.weight", "verifier_lm_head.weight")
 
 
+@in_one_line
 def load_eagle(folder: str | Path, target: FlatModel) -> FeatureHead:
     """An EAGLE head (1 or 2, which differ in how they draft) from a directory.
 
@@ -65,6 +66,7 @@ def load_eagle(folder: str | Path, target: FlatModel) -> FeatureHead:
     return head.ready(target)
 
 
+@in_one_line
 def load_eagle3(folder: str | Path, target: FlatModel) -> FeatureHead:
     """An EAGLE-3 head from a directory.
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Collection, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
 
-from specsim.errors import ScenarioError
+from calibrate.models import FlatModel
+from specsim.errors import ScenarioError, SpecsimError
 
-__all__ = ["fill", "head_config", "head_tensors", "refuse_form", "take", "tensor_names"]
+__all__ = ["fill", "head_config", "head_tensors", "in_one_line", "refuse_form", "take", "tensor_names"]
 
 _FORMS = (
     ("an EAGLE-3 head (--method eagle3)", ("midlayer.", "layers.0.hidden_norm.")),
@@ -27,6 +29,28 @@ _FORMS = (
     ("a whole model (--method draft_model)", ("model.layers.",)),
 )
 """What a directory holds, by beginnings of its tensors' names; the first that fits."""
+
+
+_Loaded = TypeVar("_Loaded")
+
+
+def in_one_line(load: Callable[[str | Path, FlatModel], _Loaded]) -> Callable[[str | Path, FlatModel], _Loaded]:
+    """A loader whose every refusal is one line that names the folder."""
+
+    @wraps(load)
+    def told(folder: str | Path, target: FlatModel) -> _Loaded:
+        try:
+            return load(folder, target)
+        except (SpecsimError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # what torch and transformers raise at odd numbers shares no base
+            said = [line.strip() for line in str(error).splitlines() if line.strip()]
+            reason = said[-1] if said else type(error).__name__
+            raise ScenarioError(
+                f"{folder}: its config.json describes no head that can be built ({reason:.160})"
+            ) from None
+
+    return told
 
 
 def head_config(folder: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from calibrate.drafters.base import NOTHING, Draftee, Law, Proposal
-from calibrate.drafters.head_files import head_config, head_tensors, refuse_form, take
+from calibrate.drafters.head_files import head_config, head_tensors, in_one_line, refuse_form, take
 from calibrate.drafters.planting import CHAIN, Node, Planting, grow
 from calibrate.models import FlatModel, SlotCache
 from specsim.errors import ScenarioError
@@ -61,6 +61,7 @@ class MedusaHeads:
         return whole.index_copy_(1, self._token_map, scores)
 
 
+@in_one_line
 def load_medusa(folder: str | Path, target: FlatModel) -> MedusaHeads:
     """Heads from a directory, in the target's dtype and on its device.
 

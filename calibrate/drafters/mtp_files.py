@@ -22,7 +22,7 @@ from typing import Any
 import torch
 import transformers
 
-from calibrate.drafters.head_files import fill, head_config, head_tensors, refuse_form, take, tensor_names
+from calibrate.drafters.head_files import fill, head_config, head_tensors, in_one_line, refuse_form, take, tensor_names
 from calibrate.models import FlatModel
 from calibrate.models.feature_head import FeatureHead, HeadPlan
 from specsim.errors import ScenarioError
@@ -49,6 +49,7 @@ class _Form:
         return f"{self.norms[0]}.weight", f"{self.projection}.weight"
 
 
+@in_one_line
 def load_mtp(folder: str | Path, target: FlatModel) -> FeatureHead:
     """The module of a directory, the target's own or another.
 

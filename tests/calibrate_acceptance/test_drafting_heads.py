@@ -15,10 +15,12 @@ torch = pytest.importorskip("torch", reason="the calibrate extra is not installe
 pytest.importorskip("transformers", reason="the calibrate extra is not installed")
 sys.path.insert(0, str(Path(__file__).parent.parent / "reference_engine"))
 
+from safetensors.torch import save_file  # noqa: E402
 from served import greedy_text, prompts_of, run_model, target  # noqa: E402
 from tiny import causal_lm  # noqa: E402
 from tiny_heads import save_eagle, save_eagle3, save_medusa, save_mtp  # noqa: E402
 
+from calibrate.acceptance import head_positions  # noqa: E402
 from calibrate.acceptance.methods import HEADS as LOADERS  # noqa: E402
 from calibrate.acceptance.methods import Method, build_method  # noqa: E402
 from calibrate.acceptance.prompts import Prompt  # noqa: E402
@@ -139,6 +141,19 @@ def test_the_layer_of_an_eagle3_head_written_out(folders: dict[str, Path], head:
         torch.testing.assert_close(read, own.norm(found), atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.parametrize("head", ["eagle", "eagle3", "mtp_mimo"])
+def test_positions_that_are_followed_in_small_groups_find_the_same(
+    folders: dict[str, Path], head: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, text = method(folders, head), texts()[0]
+    assert own.positions is not None
+    whole = own.positions(80).runs(text[:12], text[12:], 5)
+    monkeypatch.setattr(head_positions, "_AT_ONCE", 4)
+    small = own.positions(80).runs(text[:12], text[12:], 5)
+    assert small.run.tolist() == whole.run.tolist()
+    assert whole.run.max() >= 2
+
+
 def test_an_mtp_module_of_latent_attention_and_experts_is_a_layer_of_its_target(tmp_path: Path) -> None:
     """Against transformers' own last layer with the same weights, projected inputs and a causal mask."""
     from transformers.masking_utils import create_causal_mask
@@ -186,8 +201,6 @@ def test_sampled_rounds_do_not_depend_on_the_batch(folders: dict[str, Path], hea
 
 @pytest.mark.parametrize("head", HEADS)
 def test_heads_that_do_not_fit_are_refused(folders: dict[str, Path], head: str, tmp_path: Path) -> None:
-    from safetensors.torch import save_file
-
     load = LOADERS[head.partition("_")[0]]
     config = json.loads((folders[head] / "config.json").read_text())
     tensors = head_tensors(folders[head])
@@ -267,6 +280,34 @@ def test_a_folder_of_another_kind_is_named(
         LOADERS[method](folders[given], target())
     assert looked_for in str(error.value)
     assert f"seems to be {found}" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("head", "key", "value"),
+    [
+        ("eagle", "hidden_size", "wide"),
+        ("eagle", "num_attention_heads", 0),
+        ("eagle3", "num_key_value_heads", -1),
+        ("eagle3", "rms_norm_eps", None),
+        ("eagle3_speculators", "transformer_layer_config", [1]),
+        ("mtp_qwen", "num_hidden_layers", {}),
+        ("medusa_vllm", "truncated_vocab_size", "x"),
+    ],
+)
+def test_numbers_that_make_no_head_are_refused_in_one_line(
+    folders: dict[str, Path], head: str, key: str, value: Any, tmp_path: Path
+) -> None:
+    for file in folders[head].iterdir():
+        shutil.copy(file, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {key: value}))
+    if head == "medusa_vllm":
+        tensors = head_tensors(tmp_path) | {"token_map": torch.arange(3)}
+        save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ScenarioError, match=r"its config\.json describes no head that can be built") as error:
+        LOADERS[head.partition("_")[0]](tmp_path, target())
+    assert str(tmp_path) in str(error.value)
     assert "\n" not in str(error.value)
 
 
