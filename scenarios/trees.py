@@ -13,6 +13,7 @@ import operator
 from dataclasses import dataclass, replace
 
 from scenarios.acceptance import default_acceptance
+from scenarios.measured_acceptance import measured_requests
 from specsim.acceptance import AcceptanceModel, ByTask, Empirical, Mixture, PerPosition, with_lengths
 from specsim.config import Speculation
 from specsim.errors import ScenarioError
@@ -44,10 +45,12 @@ class Verified:
 def verified(speculation: Speculation, target: ModelShape, acceptance: AcceptanceModel) -> Verified:
     """Trees of a speculation, and its acceptance by level.
 
-    `acceptance` is what the user gave, which is by level already, or the default of a chain.
+    `acceptance` is what the user gave, which is by level already if it is a figure or was measured over trees, or else
+    that of a chain.
 
     Raises:
-        ScenarioError: when a given acceptance length does not fit the depth, or an option is unknown.
+        ScenarioError: when a given acceptance length does not fit the depth, an option is unknown, or acceptance that
+            was measured over trees is given to a chain.
     """
     method, depth = speculation.drafter, max(speculation.num_spec_tokens)
     chosen = method.chosen(target, speculation.options)
@@ -56,9 +59,15 @@ def verified(speculation: Speculation, target: ModelShape, acceptance: Acceptanc
         counts = [count(k, chosen) for k in range(1, depth + 1)]
         levels = (counts[0], *(b - a for a, b in itertools.pairwise(counts)))
         return Verified(cut(Tree(levels, (1,) * depth)), acceptance, "")
+    over = measured_requests(speculation).tree if speculation.acceptance_file is not None else ""
     if not speculation.has_tree:
+        if over:
+            raise ScenarioError(
+                f"{speculation.acceptance_file}: was measured over trees ({over}), and speculation verifies a chain; "
+                f"give the same tree with --tree or --tree-nodes and --topk, or acceptance of chains"
+            )
         return Verified((), acceptance, "")
-    given = speculation.acceptance is not None or speculation.acceptance_length is not None
+    given = speculation.acceptance is not None or speculation.acceptance_length is not None or bool(over)
     if not speculation.tree_levels:
         nodes, topk = _size(speculation, depth)
         if speculation.acceptance_length is not None and not method.varies and _measured_here(speculation):

@@ -165,6 +165,7 @@ def rows(job: AcceptanceJob, journal: Journal) -> list[dict[str, Any]]:
             row["output_tokens"] = len(text["output"])
             row["k_max"] = job.k_max
             figures |= {key: value for key, value in text.items() if key not in ("key", "output")}
+        figures |= {f"{method.name}_tree": method.tree for method in job.methods if method.tree}
         for method in job.methods:
             if job.by_position(method):
                 continue

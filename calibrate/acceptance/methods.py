@@ -66,6 +66,8 @@ class Method:
     """For texts of at most so many tokens; None: only rounds are true."""
     looks_up: bool
     """Whether it often proposes less than it is asked for."""
+    tree: str = ""
+    """Shape of the trees that it has verified; empty: chains, or trees that its options describe."""
     remembers: bool = False
     """Whether past requests change its drafts, so that requests run one after another."""
 
@@ -149,6 +151,7 @@ def build_method(
             lambda: MedusaDrafter(heads, planting),
             lambda n: MedusaPositions(target, heads, longest=n, planting=planting),
             False,
+            planting.shape,
         )
     if name in ("eagle", "eagle2", "eagle3", "mtp"):
         assert isinstance(draft, FeatureHead)
@@ -163,6 +166,7 @@ def build_method(
             lambda: FeatureDrafter(name, head, planting),
             None if planting.is_scored else lambda n: FeaturePositions(target, head, longest=n, planting=planting),
             False,
+            planting.shape,
         )
     if name == "lookahead":
         LookaheadDrafter(window=whole["window"], guesses=whole["guesses"])

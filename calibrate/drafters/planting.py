@@ -62,6 +62,11 @@ class Planting(Protocol):
         ...
 
     @property
+    def shape(self) -> str:
+        """Nodes of each level, or how they are chosen; empty: a chain."""
+        ...
+
+    @property
     def is_scored(self) -> bool:
         """Whether probabilities decide which nodes there are; they are then certain."""
         ...
@@ -97,6 +102,7 @@ class Chain:
     """One candidate after another."""
 
     name: str = "chain"
+    shape: str = ""
     is_scored: bool = False
     deepest: int = 1 << 30
 
@@ -127,6 +133,10 @@ class StaticTree:
     """Path of a node, empty for the end of the text -> candidates that follow it; those with none are left out."""
     name: str = "tree"
     is_scored: bool = field(default=False, init=False)
+
+    @property
+    def shape(self) -> str:
+        return ",".join(str(self.most_nodes(k) - self.most_nodes(k - 1)) for k in range(1, self.deepest + 1))
 
     @property
     def deepest(self) -> int:
@@ -167,7 +177,11 @@ class DynamicTree:
     @property
     def name(self) -> str:
         """In options and messages."""
-        return f"best {self.nodes} nodes, topk {self.topk}"
+        return f"{self.nodes} nodes, topk {self.topk}"
+
+    @property
+    def shape(self) -> str:
+        return self.name
 
     def widest(self, level: int) -> int:
         return self.topk

@@ -12,6 +12,8 @@ A drafter whose rounds depend on those before them has `<drafter>_rounds` instea
 for each k that was run, and optionally `<drafter>_rounds_drafts`, drafts proposed alike. Runs are then taken from the
 rounds at the largest k, and are what is left of a round at the positions inside it: exact at that k, and at a smaller
 k as far as what is cut off a run is found again.
+
+`<drafter>_tree`, the same word in every request, says that drafts were trees, and of what shape: k then counts levels.
 """
 
 from __future__ import annotations
@@ -31,10 +33,11 @@ import numpy as np
 from specsim.acceptance.base import MAX_SPEC_TOKENS, request_offsets, round_starts
 from specsim.errors import ProfileError, nearest
 
-__all__ = ["DRAFTS_SUFFIX", "ROUNDS_SUFFIX", "Measured", "drafters_in", "lengths_by_k", "read_measured"]
+__all__ = ["DRAFTS_SUFFIX", "ROUNDS_SUFFIX", "TREE_SUFFIX", "Measured", "drafters_in", "lengths_by_k", "read_measured"]
 
 DRAFTS_SUFFIX = "_drafts"
 ROUNDS_SUFFIX = "_rounds"
+TREE_SUFFIX = "_tree"
 _KEYS = ("request", "task", "prompt_tokens", "output_tokens", "k_max")
 
 
@@ -55,6 +58,8 @@ class Measured:
     """Drafts of each round, alike."""
     k_max: int | None = None
     """Most drafts of a round that were measured, where the file says so."""
+    tree: str = ""
+    """Shape of the trees that were verified; empty: chains."""
 
     @property
     def max_spec_tokens(self) -> int:
@@ -108,6 +113,7 @@ class Measured:
             some(self.rounds),
             some(self.round_drafts),
             self.k_max,
+            self.tree,
         )
 
 
@@ -131,13 +137,20 @@ def read_measured(path: str | Path, *, drafter: str, task: str | None = None) ->
     rounds: list[dict[int, np.ndarray]] = []
     round_drafts: list[dict[int, np.ndarray]] = []
     most: list[int] = []
-    if drafter in _KEYS or drafter.endswith((DRAFTS_SUFFIX, ROUNDS_SUFFIX)):
+    trees: list[str] = []
+    if drafter in _KEYS or drafter.endswith((DRAFTS_SUFFIX, ROUNDS_SUFFIX, TREE_SUFFIX)):
         raise ProfileError(
             f"drafter '{drafter}' is a key of the file format; those there: {_names(drafters_in(place))}"
         )
     for where, row in _rows(place):
         _check_counts(row, where)
         tasks.append(_task(row, where))
+        trees.append(_tree(row, drafter, where))
+        if trees[-1] != trees[0]:
+            raise ProfileError(
+                f"{where}: '{drafter}{TREE_SUFFIX}' must be the same in every request, got {trees[-1]!r:.40} behind "
+                f"{trees[0]!r:.40}; measure one shape a file"
+            )
         if drafter not in row and drafter + ROUNDS_SUFFIX in row:
             rounds.append(_rounds(row, drafter, where))
             run, own = rounds[-1][max(rounds[-1])], None
@@ -171,6 +184,7 @@ def read_measured(path: str | Path, *, drafter: str, task: str | None = None) ->
         _by_k(rounds),
         _by_k(round_drafts),
         max(rounds[0]) if rounds else max(most) if len(most) == len(runs) else None,
+        trees[0],
     )
     return found if task is None else found.of_task(task)
 
@@ -228,7 +242,7 @@ def _once(pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
 
 
 def _drafters(row: dict[str, Any]) -> tuple[str, ...]:
-    names = (key for key in row if key not in _KEYS and not key.endswith(DRAFTS_SUFFIX))
+    names = (key for key in row if key not in _KEYS and not key.endswith((DRAFTS_SUFFIX, TREE_SUFFIX)))
     return tuple(dict.fromkeys(name.removesuffix(ROUNDS_SUFFIX) for name in names))
 
 
@@ -249,6 +263,13 @@ def _task(row: dict[str, Any], where: str) -> str:
     if task is not None and not isinstance(task, str):
         raise ProfileError(f"{where}: 'task' must be a word, got {task!r}")
     return task or ""
+
+
+def _tree(row: dict[str, Any], drafter: str, where: str) -> str:
+    shape = row.get(drafter + TREE_SUFFIX, "")
+    if not isinstance(shape, str):
+        raise ProfileError(f"{where}: '{drafter}{TREE_SUFFIX}' must be a word such as '4,8,8', got {shape!r:.40}")
+    return shape
 
 
 def _run(row: dict[str, Any], drafter: str, where: str) -> np.ndarray:

@@ -126,6 +126,7 @@ def test_trees_and_lookahead_are_measured_and_used(models: Path, tmp_path: Path)
     static = run(models, *eagle, out="static.jsonl")
     assert static.exit_code == 0, static.output
     assert {max(row["eagle_drafts"]) for row in rows_of("static.jsonl")} == {3}, "levels of the tree"
+    assert {row["eagle_tree"] for row in rows_of("static.jsonl")} == {"2,1,1"}, "nodes by level"
     both = ("--method", "eagle2", "--method", "eagle", "--method", "lookahead", "--draft-option", "lookahead.window=4")
     grown = run(models, *both, "--draft", str(folder), *flags, out="grown.jsonl")
     assert grown.exit_code == 0, grown.output
@@ -134,21 +135,26 @@ def test_trees_and_lookahead_are_measured_and_used(models: Path, tmp_path: Path)
             row["output_tokens"]
         }
         assert max(row["eagle2_rounds_drafts"]["3"]) == 3
-    for method, file in (("eagle", "static"), ("eagle2", "grown"), ("lookahead", "grown")):
-        words = [
-            "crossover",
-            "--method",
-            method,
-            "--k",
-            "3",
-            "--acceptance-file",
-            f"{file}.jsonl",
-            "--concurrency",
-            "4",
-        ]
-        used = CliRunner().invoke(cli, words)
+        assert row["eagle2_tree"] == "60 nodes, topk 10"
+        assert "eagle_tree" not in row
+    chain = ("crossover", "--k", "3", "--concurrency", "4", "--acceptance-file")
+    without = CliRunner().invoke(cli, [*chain, "static.jsonl", "--method", "eagle"])
+    assert without.exit_code == 2
+    assert "was measured over trees (2,1,1), and speculation verifies a chain" in without.stderr
+    for method, file, tree in (
+        ("eagle", "static", ["--tree", "2,1,1"]), ("eagle", "grown", []), ("eagle2", "grown", []),
+        ("lookahead", "grown", []),
+    ):  # fmt: skip
+        used = CliRunner().invoke(cli, [*chain, f"{file}.jsonl", "--method", method, *tree])
         assert used.exit_code == 0, used.output
         assert f"measured {method} in {file}.jsonl: 5 requests" in used.output
+        assert "as a chain" not in " ".join(used.output.split()), "what was measured over a tree is not bent to one"
+    bent = CliRunner().invoke(cli, [*chain, "grown.jsonl", "--method", "eagle", "--tree", "2,1,1"])
+    assert "as a chain" in " ".join(bent.output.split()), "the guard: what was measured on a chain is"
+    mixed = [row if n else row | {"eagle_tree": "3"} for n, row in enumerate(rows_of("static.jsonl"))]
+    write_jsonl(Path("mixed.jsonl"), mixed)
+    refused = CliRunner().invoke(cli, [*chain, "mixed.jsonl", "--method", "eagle"])
+    assert "line 2: 'eagle_tree' must be the same in every request, got '2,1,1' behind '3'" in refused.stderr
 
 
 def test_an_mtp_module_lies_in_the_targets_own_folder(models: Path, tmp_path: Path) -> None:
