@@ -68,8 +68,9 @@ def resolve(
     # Both sides refuse the same requests, or a comparison would not be one.
     shortest = min(off.limits.max_model_len, on.limits.max_model_len)
     off, on = (replace(side, limits=_with_length(side.limits, shortest)) for side in (off, on))
-    chosen = chosen_acceptance(_located(speculation, folder), target.name)
-    shape = verified(speculation, target, chosen.model)
+    located = _located(speculation, folder)
+    chosen = chosen_acceptance(located, target.name)
+    shape = verified(located, target, chosen.model)
     acceptance, trees = shape.acceptance, shape.trees
     limits = on.limits
     if deployment.engine == "vllm":  # the others budget the target's tokens only
@@ -120,8 +121,9 @@ def by_task(question: Question, trace: Trace, *, folder: Path = Path()) -> Quest
     if shares[0] > 0:
         tasks[""] = float(shares[0])
     target = find_model(question.deployment.target)
-    chosen = acceptance_by_task(_located(question.speculation, folder), target.name, tasks)
-    shape = verified(question.speculation, target, chosen.model)
+    located = _located(question.speculation, folder)
+    chosen = acceptance_by_task(located, target.name, tasks)
+    shape = verified(located, target, chosen.model)
     return replace(
         question,
         acceptance=shape.acceptance,
