@@ -1,8 +1,8 @@
-"""A replica on the open road: requests come whatever it does, and nobody waits for its completions.
+"""A replica on the open road: alone, with requests that come whatever it does, or one whenever another finishes.
 
-Then it knows all that will happen, and arrivals, admissions, whole prompts and completions are carried out with the
-steps by one compiled walk (`specsim.engine.road_kernels`), a stretch of them at a time. What that walk cannot decide is
-decided in `fast_queues` and `fast_step`, for one step, as everywhere else.
+Then it knows all that will happen, and arrivals, admissions, prompts and completions are carried out with the steps by
+one compiled walk (`specsim.engine.road_kernels`), a stretch of them at a time. What that walk cannot decide is decided
+in `fast_queues` and `fast_step`, for one step, as everywhere else.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from specsim.engine import road_kernels as road
 from specsim.engine.decode_kernels import COUNT, FINISHED
 from specsim.engine.fast_step import FastStep
 from specsim.engine.recorder import Recorder
-from specsim.engine.router import OpenLoop
+from specsim.engine.router import ClosedLoop, Source
 from specsim.engine.step_terms import step_terms
 from specsim.errors import InvariantError
 from specsim.latency import StepCost
@@ -46,10 +46,10 @@ class OpenRoad(FastStep):
         self._table = step_terms(cost, machinery=machinery)
         self._told = np.zeros((TOLD if self._watches else 0, 5), dtype=np.int64)
         """What is to be observed of a row of steps."""
-        self._source: OpenLoop | None = None
+        self._source: Source | None = None
         """Where requests come from, if it is followed on the open road."""
 
-    def follow(self, source: OpenLoop) -> None:
+    def follow(self, source: Source) -> None:
         """Take requests from where they come from, before they are submitted, if the rules and the policy are such as
         the compiled walk knows."""
         policy, limits, rules = self._policy, self._limits, self._limits.discipline
@@ -89,7 +89,7 @@ class OpenRoad(FastStep):
                 limits.max_num_batched_tokens, self._seats, limits.num_kv_blocks, self._slots, self._lookahead,
                 limits.block_size_tokens, limits.fixed_blocks_per_request, self._whole, by_block, self._is_cut,
                 self._checks_prompt, self._grows, self._placeholders, self._window, self._cost.has_knees,
-                self._counts_iterations,
+                self._counts_iterations, 0,
             ],
             dtype=np.int64,
         )  # fmt: skip
@@ -106,10 +106,14 @@ class OpenRoad(FastStep):
         came = source.next_request
         waits = waiting[0] if waiting else came
         partial = -1 if self._partial is None else self._partial
+        before_measured = 0
+        if isinstance(source, ClosedLoop):
+            before_measured = source.before_measured
+            self._rules[road.CLOSED] = road.FILLED if source.was_full else road.UNFILLED
         stale = -1 if self._stale_prompt is None else self._stale_prompt
         queue[: road.LUCK_FROM] = (
             waits, came, pool.used, self.outstanding_tokens, self._next_k, 0, batch.place, partial,
-            self._partial_computed, self._kv.total.get(partial, 0), stale, self._decode_steps,
+            self._partial_computed, self._kv.total.get(partial, 0), stale, self._decode_steps, 0, before_measured,
         )  # fmt: skip
         if len(self._to_tell):
             self._look_ahead()
@@ -117,7 +121,7 @@ class OpenRoad(FastStep):
         end_s, until_s, seconds = now_s, 2.0 * now_s, 0.0
         while True:
             ahead, table = self._ahead, self._table
-            end_s, step_s = road.travel(
+            end_s, step_s, recorder.measure_from_s, recorder.measure_until_s = road.travel(
                 batch.sums, batch.rows, batch.notes, batch.luck, table.terms, table.prices, table.nodes, table.drafting,
                 recorder.record, self._to_tell, self._asks, source.arrival_s, *self._columns, *self._luck, self._rules,
                 queue, ahead.contexts, ahead.ks, ahead.groups, ahead.left, self._trimmer, end_s, until_s,
@@ -158,7 +162,7 @@ class OpenRoad(FastStep):
         waiting.extend([request for request in new if request not in self._refused] if self._refused else new)
         if self._refused and coming > came:
             recorder.rows.rejected[came:coming] = self._asks[came:coming, road.REFUSED]
-        source.taken(coming)
+        source.passed(coming, state[road.DONE])
         self._is_shut = self._is_blocked = False
         self._ran, self._history = [], []
         return seconds if state[road.TAKEN] == 1 else end_s - now_s

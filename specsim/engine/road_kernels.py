@@ -1,8 +1,8 @@
 """Compiled walk along the open road: whole steps with their arrivals, admissions, prompts and completions.
 
-Models: a replica alone, with requests that come whatever it does, under rules by which decoding requests go first and
-prompts take what they leave of a step. Carried out as long as no block is short and no draft is cut; at anything else
-it stops before the step, which is then decided in Python.
+Models: a replica alone, with requests that come whatever it does or one as another finishes, under rules by which
+decoding requests go first and prompts take what they leave of a step. Carried out as long as no block is short and no
+draft is cut; at anything else it stops before the step, which is then decided in Python.
 Leaves out: the rest of the rules, which are in `fast_queues` and `fast_step`. Beside the arrays of `decode_kernels`:
 
 asks      int32 [requests, 4]: prompt and output tokens, blocks that it starts with, whether it is refused
@@ -13,6 +13,8 @@ trimmer   what `specsim.policies.budget` trims by; None: nothing is trimmed
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -69,16 +71,18 @@ __all__ = ["travel"]
 PROMPT, OUTPUT, BLOCKS, REFUSED = range(4)
 # rules
 TOKENS, SEATS, CAPACITY, SLOTS, LOOKAHEAD, BLOCK, FIXED, WHOLE, BY_BLOCK, CUT, PROMPT_FITS, GROWS = range(12)
-PLACEHOLDERS, STEP_WINDOW, KNEES, COMPLETIONS = 12, 13, 14, 15
-RULES = 16
+PLACEHOLDERS, STEP_WINDOW, KNEES, COMPLETIONS, CLOSED = 12, 13, 14, 15, 16
+RULES = 17
 # queue: the first that waits, the first that has not come, blocks used, prompt tokens of those not finished, next k,
 # steps taken, place for luck; whose prompt is unfinished (-1: nobody's), how much of it is computed, the blocks that it
-# holds, of whose prompt the drafter has missed a part; steps so far, where iterations are counted; first request and
-# requests of the luck given; why it stopped, steps to tell of, requests that finished with the last of them, and, from
-# ASK on, what is asked for
+# holds, of whose prompt the drafter has missed a part; steps so far, where iterations are counted; requests that have
+# finished, and how many more until a closed loop is measured; first request and requests of the luck given; why it
+# stopped, steps to tell of, requests that finished with the last of them, and, from ASK on, what is asked for
 WAITS, COMING, IN_USE, OUTSTANDING, NEXT_K, TAKEN, PLACE, PARTIAL, COMPUTED, HOLDS, STALE_PROMPT = range(11)
-DECODE_STEPS, LUCK_FROM, LUCK_OF, WHY, TO_TELL, ENDED, ASK = range(11, 18)
-QUEUE = 24
+DECODE_STEPS, DONE, BEFORE_MEASURED, LUCK_FROM, LUCK_OF, WHY, TO_TELL, ENDED, ASK = range(11, 20)
+QUEUE = 26
+# closed loop: whether requests are sent as others finish, and whether as many as wanted have been in flight
+UNFILLED, FILLED = 1, 2
 # why
 FULL, IDLE, DECIDE, TERMS_LACK, LUCK_LACKS, ROOM_LACKS, ANSWER_LACKS, TOLD = range(8)
 
@@ -220,7 +224,7 @@ def travel(  # type: ignore[no-untyped-def]
     now_s, until_s, from_s, measured_until_s,
 ):  # fmt: skip
     """Steps one after another, one at least if `queue[TAKEN]` is 0, until the next one would end behind `until_s` or
-    the walk stops: (end, seconds of the last step, 0 where there is none)."""
+    the walk stops: (end, seconds of the last step, 0 where there is none, from when to when is measured)."""
     capacity, slots, lookahead = rules[CAPACITY], rules[SLOTS], rules[LOOKAHEAD]
     used, head, coming, last_k, steps = queue[IN_USE], queue[WAITS], queue[COMING], queue[NEXT_K], queue[TAKEN]
     place, partial, computed, holds, told = queue[PLACE], queue[PARTIAL], queue[COMPUTED], queue[HOLDS], 0
@@ -392,6 +396,20 @@ def travel(  # type: ignore[no-untyped-def]
         if sums[SPOILS] and k == 0 and then_partial >= 0 and (then_partial != partial or then_computed != computed):
             queue[STALE_PROMPT] = then_partial
         partial, computed, holds = then_partial, then_computed, then_holds
+        queue[DONE] += finished
+        if rules[CLOSED] and finished:
+            places = finished
+            for request in range(coming, len(arrival_s) - 1):
+                if places == 0:
+                    break
+                arrival_s[request] = end_s
+                places -= not asks[request, REFUSED]
+            if places and rules[CLOSED] == FILLED and measured_until_s == math.inf:
+                measured_until_s = end_s
+            if queue[BEFORE_MEASURED] > 0:
+                queue[BEFORE_MEASURED] -= finished
+                if queue[BEFORE_MEASURED] <= 0:
+                    from_s = end_s
         seconds, now_s, last_k, head = step_s, end_s, k, last
         steps += 1
         if len(groups):
@@ -402,4 +420,4 @@ def travel(  # type: ignore[no-untyped-def]
     queue[IN_USE], queue[WAITS], queue[COMING], queue[NEXT_K], queue[TAKEN] = used, head, coming, last_k, steps
     queue[PLACE], queue[PARTIAL], queue[COMPUTED], queue[HOLDS] = place, partial, computed, holds
     queue[WHY], queue[TO_TELL] = why, told
-    return now_s, seconds
+    return now_s, seconds, from_s, measured_until_s

@@ -94,10 +94,10 @@ class OpenLoop(_Router):
         while arrival_s(request) <= now_s:
             self.dispatch(request, now_s)
             request += 1
-        self.taken(request)
+        self.passed(request, 0)
 
-    def taken(self, next_request: int) -> None:
-        """All requests before this one have been delivered."""
+    def passed(self, next_request: int, completed: int) -> None:
+        """All requests before this one have been delivered, by whoever followed the source, and so many completed."""
         self.next_request, self.next_s = next_request, self.arrival_s.item(next_request)
 
     def finished(self, request: int, now_s: float) -> None:
@@ -123,8 +123,10 @@ class ClosedLoop(_Router):
         super().__init__(replicas, chooser, recorder, wake)
         self._concurrency = concurrency
         self._warmup_requests = warmup_requests
+        self.arrival_s = np.full(len(recorder.rows.arrival_s) + 1, math.inf)
+        """Where who follows the source notes when requests were sent."""
+        self.next_request = 0
         self._in_flight = 0
-        self._next = 0
         self._completed = 0
         self._was_full = False
         recorder.measure_from_s = 0.0 if warmup_requests == 0 else float("inf")
@@ -135,17 +137,35 @@ class ClosedLoop(_Router):
         With too few requests to reach it at all the whole run is measured.
         """
         rows = self.recorder.rows
-        while self._in_flight < self._concurrency and self._next < len(rows.arrival_s):
-            request = self._next
-            self._next += 1
+        while self._in_flight < self._concurrency and self.next_request < len(rows.arrival_s):
+            request = self.next_request
+            self.next_request += 1
             rows.arrival_s[request] = now_s
             if self.dispatch(request, now_s):
                 self._in_flight += 1
-        short = self._in_flight < self._concurrency and self._next == len(rows.arrival_s)
+        short = self._in_flight < self._concurrency and self.next_request == len(rows.arrival_s)
         if short and self._was_full and self.recorder.measure_until_s == float("inf"):
             self.recorder.measure_until_s = now_s
         self._was_full = self._was_full or not short
         self.next_s = math.inf
+
+    @property
+    def before_measured(self) -> int:
+        """Completions from which on statistics count; 0: they do."""
+        return max(0, self._warmup_requests - self._completed)
+
+    @property
+    def was_full(self) -> bool:
+        """Whether the wanted concurrency has been reached."""
+        return self._was_full
+
+    def passed(self, next_request: int, completed: int) -> None:
+        """All requests before this one have been sent, by whoever followed the source, and so many completed."""
+        first, rows = self.next_request, self.recorder.rows
+        rows.arrival_s[first:next_request] = self.arrival_s[first:next_request]
+        self._in_flight += next_request - first - int(rows.rejected[first:next_request].sum()) - completed
+        self._completed += completed
+        self.next_request = next_request
 
     def finished(self, request: int, now_s: float) -> None:
         """A request is complete on the replica that it was sent to."""

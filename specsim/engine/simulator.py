@@ -139,7 +139,7 @@ def _one_fleet(setup: _Setup, replicas: int) -> None:
     chooser = make_chooser(setup.router, fleet, setup.workload.trace, setup.limits) if replicas > 1 else None
     bells = _Bells(setup.env, replicas, alone=replicas == 1)
     source = setup.source(fleet, chooser, bells)
-    if replicas == 1 and isinstance(source, OpenLoop) and isinstance(fleet[0], FastReplica):
+    if replicas == 1 and isinstance(fleet[0], FastReplica):
         fleet[0].follow(source)
     for index, replica in enumerate(fleet):
         setup.env.process(_serve(setup.env, index, replica, source, bells))

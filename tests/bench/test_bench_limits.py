@@ -25,28 +25,34 @@ from specsim.workload import Workload
 
 ROOMY = Deployment("llama-3.1-8b", "h200-sxm", tp=2), Speculation("eagle", num_spec_tokens=(3,))
 """Where more than 512 requests have room."""
-LOADS = {"near 40": (STAND_IN, 2.5), "near 140": (STAND_IN, 3.6), "near 512": (ROOMY, 9.0)}
-"""Where, and how much faster than they did requests come."""
+LOADS = {
+    "near 40": (STAND_IN, 2.5, None), "near 140": (STAND_IN, 3.6, None), "40 in flight": (STAND_IN, 1.0, 40),
+    "140 in flight": (STAND_IN, 1.0, 140), "512 in flight": (ROOMY, 1.0, 512),
+}  # fmt: skip
+"""Where, how much faster than they did requests come, and how many are in flight all the time instead."""
 STEP, REQUEST = 5.0, 40.0
 
 
-def first_run(question: Question, text: str, trace: Trace, speed: float) -> RunResult:
+def first_run(question: Question, text: str, trace: Trace, speed: float, concurrency: int | None = None) -> RunResult:
     """A workload dealt and served."""
     policy = parse_policy(text)
     side = question.side(policy)
     workload = Workload(trace, question.acceptance, seed=0)
-    return simulate(workload, side.cost, limits=side.limits, policy=policy, arrival_s=trace.arrival_s / speed)
+    return simulate(
+        workload, side.cost, limits=side.limits, policy=policy, arrival_s=trace.arrival_s / speed,
+        concurrency=concurrency,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("text", ["static:3", "goodput:5"])
 def test_limit(benchmark, text: str, load: str) -> None:  # type: ignore[no-untyped-def]
-    place, speed = LOADS[load]
+    place, speed, concurrency = LOADS[load]
     question = resolve(*place, Slo())
     results: list[RunResult] = []
 
     def run() -> None:
-        results[:] = [first_run(question, text, example(), speed)]
+        results[:] = [first_run(question, text, example(), speed, concurrency)]
 
     events, took = in_units(benchmark, event_s, run, rounds=5)
     totals, n = results[0].totals, len(example())

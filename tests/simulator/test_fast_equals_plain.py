@@ -118,9 +118,9 @@ def test_fast_equals_plain(world: dict) -> None:
 @settings(max_examples=300, deadline=None)
 @given(worlds(), st.sampled_from([1, 3, 1024]))
 def test_fast_equals_plain_on_the_open_road(world: dict, chunk: int) -> None:
-    """One replica, arrivals that wait for nobody and no shared prefixes: what compiled loops take in long stretches."""
+    """One replica and no shared prefixes, in open and closed loop: what compiled loops take in long stretches."""
     alone = replace(world["trace"], hash_block_tokens=None, hash_ids=None, hash_offsets=None)
-    world = world | {"trace": alone, "replicas": 1, "concurrency": None, "router": "round_robin"}
+    world = world | {"trace": alone, "replicas": 1, "router": "round_robin"}
     with patch.object(workload, "CHUNK", chunk), patch.object(decode_batch, "CHUNK", chunk):
         assert_same(run(world, plain=False), run(world, plain=True))
 
