@@ -26,7 +26,7 @@ from specsim.workload import Workload
 ROOMY = Deployment("llama-3.1-8b", "h200-sxm", tp=2), Speculation("eagle", num_spec_tokens=(3,))
 """Where more than 512 requests have room."""
 LOADS = {
-    "near 40": (STAND_IN, 2.5, None), "near 140": (STAND_IN, 3.6, None), "40 in flight": (STAND_IN, 1.0, 40),
+    "mean of 37": (STAND_IN, 2.7, None), "near 140": (STAND_IN, 3.6, None), "40 in flight": (STAND_IN, 1.0, 40),
     "140 in flight": (STAND_IN, 1.0, 140), "512 in flight": (ROOMY, 1.0, 512),
 }  # fmt: skip
 """Where, how much faster than they did requests come, and how many are in flight all the time instead."""
