@@ -203,14 +203,14 @@ def _trim(notes, count, batch, prefill_tokens, prefill_rows, trimmer):  # type: 
         notes[WHO, :count], notes[SCHEDULED, :count], records, accepts, numbers[1], most, count + prefill_rows,
         verify_s, count + prefill_tokens, drafter_s, scores, slots,
     )  # fmt: skip
-    return slots[2, :count]
+    return slots[0, :count]
 
 
 @kernel
 def _learn(notes, count, trims, trimmer):  # type: ignore[no-untyped-def]
     """`specsim.policies.budget.Budget.observe`."""
     numbers, _, _, _, slots, records, accepts, due, tried, hits, looked = trimmer
-    drafts = slots[2, :count] if trims else notes[SCHEDULED, :count]
+    drafts = slots[0, :count] if trims else notes[SCHEDULED, :count]
     learn(
         notes[WHO, :count], drafts, notes[EMITTED, :count], records, numbers[2], numbers[3], accepts, due, tried, hits,
         looked,

@@ -119,7 +119,7 @@ class Budget(Policy):
         if chosen < 0:
             self._make_room(requests)
             return self.trim(requests, drafts, batch, prefill_tokens, prefill_rows)
-        return self._slots[2, :n]
+        return self._slots[0, :n]
 
     def ahead(self, most_requests: int) -> Ahead:
         return Ahead.constant(self.num_spec_tokens, most_requests)
@@ -159,7 +159,7 @@ class Budget(Policy):
 
 def _room(slots: int) -> tuple[np.ndarray, np.ndarray]:
     """What `budget_kernels.choose` works in."""
-    return np.zeros((2, slots)), np.zeros((4, slots + 2), dtype=np.int64)
+    return np.zeros((2, slots)), np.zeros((3, slots + 2), dtype=np.int64)
 
 
 def cost_tables(curves: Curves, num_spec_tokens: int, context_tokens: int) -> tuple[np.ndarray, np.ndarray]:

@@ -28,9 +28,8 @@ def _score(requests, drafts, records, accepts, prior, scores, ratios):  # type: 
 
 
 @kernel
-def rank(scores, ranked, order, counts, places):  # type: ignore[no-untyped-def]
-    """Sort slots by score, highest first and of equals the first: `ranked` gets the scores, `order` the slots' numbers.
-    `counts` and `places` are overwritten.
+def rank(scores, ranked, counts, places):  # type: ignore[no-untyped-def]
+    """Sort scores, highest first, into `ranked`. `counts` and `places` are overwritten.
 
     Scores lie in 0..1, so they are dealt into as many ranges as there are slots, which leaves little to sort; a score
     of -1 comes last.
@@ -47,16 +46,40 @@ def rank(scores, ranked, order, counts, places):  # type: ignore[no-untyped-def]
     for slot in range(n):
         at = counts[places[slot]]
         counts[places[slot]] = at + 1
-        order[at], ranked[at] = slot, scores[slot]
+        ranked[at] = scores[slot]
     for at in range(1, n):
         score = ranked[at]
-        if ranked[at - 1] >= score:
-            continue
-        slot, to = order[at], at
-        while to and ranked[to - 1] < score:
-            order[to], ranked[to] = order[to - 1], ranked[to - 1]
-            to -= 1
-        order[to], ranked[to] = slot, score
+        if ranked[at - 1] < score:
+            to = at
+            while to and ranked[to - 1] < score:
+                ranked[to] = ranked[to - 1]
+                to -= 1
+            ranked[to] = score
+
+
+@kernel
+def _keep(scores, drafts, ranked, chosen, kept):  # type: ignore[no-untyped-def]
+    """Of each request, how many of its slots are among the `chosen` best; of equal ones the first are."""
+    n = len(drafts)
+    kept[:n] = 0
+    if chosen == 0:
+        return
+    least, equal, others = ranked[chosen - 1], 0, 0
+    while equal < chosen and ranked[chosen - 1 - equal] == least:
+        equal += 1
+    while chosen + others < len(ranked) and ranked[chosen + others] == least:
+        others += 1
+    # a request's slots never rise in score, so that those chosen are its first ones
+    for i in range(n):
+        depth, slot = 0, i
+        while depth < drafts[i] and (scores[slot] > least or (not others and scores[slot] == least)):
+            depth, slot = depth + 1, slot + n
+        kept[i] = depth
+    if others:
+        for slot in range(len(ranked)):
+            if equal and scores[slot] == least:
+                kept[slot % n] += 1
+                equal -= 1
 
 
 @kernel
@@ -78,32 +101,26 @@ def best_total(ranked, total, sampling, verify, tokens, draft_s):  # type: ignor
 def choose(  # type: ignore[no-untyped-def]
     requests, drafts, records, accepts, prior, most, sampling, verify, tokens, draft_s, scores, slots
 ):  # fmt: skip
-    """Which slots to verify: how many, and by request in `slots[2]`; -1, and nothing is done, where `records` are too
+    """Which slots to verify: how many, and by request in `slots[0]`; -1, and nothing is done, where `records` are too
     few.
 
     Args:
         most: slots that are given; negative: as many as `best_total` finds.
-        scores, slots: float64 [2, k * requests] and int64 [4, k * requests + 2], overwritten.
+        scores, slots: float64 [2, k * requests] and int64 [3, k * requests + 2], overwritten.
     """
     n = len(requests)
     for i in range(n):
         if requests[i] >= len(records):
             return -1
-    many = n * len(accepts)
-    ranked, order, kept = scores[1, :many], slots[0], slots[2]
+    many, kept = n * len(accepts), slots[0]
+    ranked = scores[1, :many]
     total = _score(requests, drafts, records, accepts, prior, scores[0], ranked)
     if most >= total:
         kept[:n] = drafts
         return total
-    rank(scores[0, :many], ranked, order, slots[1], slots[3])
+    rank(scores[0, :many], ranked, slots[1], slots[2])
     chosen = most if most >= 0 else best_total(ranked, total, sampling, verify, tokens, draft_s)
-    # a request's slots never rise in score, so that those chosen are its first ones
-    least, last = (ranked[chosen - 1], order[chosen - 1]) if chosen else (2.0, 0)
-    for i in range(n):
-        depth, slot = 0, i
-        while depth < drafts[i] and (scores[0, slot] > least or (scores[0, slot] == least and slot <= last)):
-            depth, slot = depth + 1, slot + n
-        kept[i] = depth
+    _keep(scores[0, :many], drafts, ranked, chosen, kept)
     return chosen
 
 

@@ -18,7 +18,7 @@ from specsim.errors import ScenarioError
 from specsim.latency import captured_sizes
 from specsim.policies import EngineView, Observed, PolicySpec, make_policy, parse_policy
 from specsim.policies.budget import Budget, cost_tables
-from specsim.policies.budget_kernels import best_total, rank
+from specsim.policies.budget_kernels import _keep, best_total, rank
 
 
 @dataclass
@@ -130,12 +130,32 @@ def test_the_total_is_the_best_of_all_totals(
         st.sampled_from([-1.0, 0.0, 0.3, 0.3 + 1e-16, 0.30001, 0.5, 1.0]) | st.floats(0, 1), min_size=1, max_size=90
     )
 )
-def test_slots_are_ranked_as_a_stable_sort_does(values: list[float]) -> None:
-    scores, ranked, slots = np.array(values), np.zeros(len(values)), np.full((3, len(values) + 2), 99)
+def test_scores_are_ranked(values: list[float]) -> None:
+    scores, ranked, slots = np.array(values), np.zeros(len(values)), np.full((2, len(values) + 2), 99)
     rank(scores, ranked, *slots)
+    assert ranked.tolist() == sorted(values, reverse=True)
+
+
+@given(
+    st.integers(1, 5).flatmap(
+        lambda k: st.lists(
+            st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=k, max_size=k), min_size=1, max_size=9
+        )
+    ),
+    st.data(),
+)
+def test_the_best_slots_are_kept_and_of_equal_ones_the_first(survival: list[list[float]], data: st.DataObject) -> None:
+    """Position by position and in each all requests, as a stable sort has them."""
+    n, k = len(survival), len(survival[0])
+    drafts = np.array([data.draw(st.integers(0, k)) for _ in range(n)])
+    table = np.minimum.accumulate(np.array(survival), axis=1).T
+    table[np.arange(k)[:, None] >= drafts] = -1.0
+    scores = table.reshape(-1)
     order = np.argsort(-scores, kind="stable")
-    assert slots[0, : len(values)].tolist() == order.tolist()
-    np.testing.assert_array_equal(ranked, scores[order])
+    chosen = data.draw(st.integers(0, int(drafts.sum())))
+    kept = np.full(n + 3, 99)
+    _keep(scores, drafts, scores[order], chosen, kept)
+    np.testing.assert_array_equal(kept[:n], np.bincount(order[:chosen] % n, minlength=n))
 
 
 def test_everything_is_verified_where_it_is_free_and_nothing_where_it_is_dear() -> None:
