@@ -9,8 +9,9 @@ from __future__ import annotations
 import traceback
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -24,6 +25,8 @@ Result = TypeVar("Result")
 TRIES = 3
 """How often a job is begun whose worker dies under it."""
 
+_LOOK_AHEAD = 2000
+"""Jobs among which one for a worker is picked."""
 Setup = tuple[Callable[..., Callable[[Any], Any]], tuple[Any, ...]]
 """(start, its arguments), as every worker gets it once."""
 Answer = tuple[Any, Exception | None]
@@ -75,8 +78,17 @@ class Executor(Protocol):
         """Its workers in words, such as `2 processes`."""
         ...
 
-    def crew(self, start: Callable[..., Callable[[Job], Result]], setup: tuple[Any, ...]) -> Crew[Job, Result]:
-        """Workers that each call `start(*setup)` once. Everything must pickle."""
+    def crew(
+        self,
+        start: Callable[..., Callable[[Job], Result]],
+        setup: tuple[Any, ...],
+        *,
+        alike: Callable[[Job], Hashable] | None = None,
+    ) -> Crew[Job, Result]:
+        """Workers that each call `start(*setup)` once. Everything must pickle.
+
+        Jobs of which `alike` gives the same rather go to one worker, where they share what it keeps.
+        """
         ...
 
 
@@ -116,12 +128,14 @@ class Worker(Protocol):
 
 
 class WorkerCrew(ABC, Generic[Job, Result]):
-    """Up to `count` workers, made when there is work for them."""
+    """Up to `count` workers, made when there is work for them; `alike` as in `Executor.crew`."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, alike: Callable[[Job], Hashable] | None) -> None:
         self._count = count
+        self._alike = alike
         self._idle: list[Worker] = []
-        self._made = 0
+        self._last: dict[int, Hashable] = {}
+        """Worker, by its id -> what its last job was like."""
 
     def __enter__(self) -> WorkerCrew[Job, Result]:
         return self
@@ -157,7 +171,7 @@ class WorkerCrew(ABC, Generic[Job, Result]):
         while True:
             while (queue or again) and len(busy) < self._count:
                 worker = self._idle.pop() if self._idle else self._new_worker()
-                job, tries = again.popleft() if again else (queue.popleft(), 1)
+                job, tries = again.popleft() if again else (self._next(queue, worker), 1)
                 busy[worker.begin(job)] = (worker, job, tries)
             if over:
                 yield over.popleft()
@@ -169,6 +183,7 @@ class WorkerCrew(ABC, Generic[Job, Result]):
                 try:
                     value, error = self._take(ticket)
                 except WorkerDied as death:
+                    self._last.pop(id(worker), None)
                     if tries < TRIES:
                         again.append((job, tries + 1))
                     else:
@@ -176,3 +191,22 @@ class WorkerCrew(ABC, Generic[Job, Result]):
                     continue
                 self._idle.append(worker)
                 over.append(Done(job, value, error))
+
+    def _next(self, queue: deque[Job], worker: Worker) -> Job:
+        """The next job for a worker: one like its last, else one like no other worker's, else the first."""
+        if self._alike is None:
+            return queue.popleft()
+        mine = self._last.get(id(worker))
+        others = {like for other, like in self._last.items() if other != id(worker)}
+        chosen = None
+        for place, job in enumerate(islice(queue, _LOOK_AHEAD)):
+            like = self._alike(job)
+            if like == mine:
+                chosen = place
+                break
+            if chosen is None and like not in others:
+                chosen = place
+        job = queue[chosen or 0]
+        del queue[chosen or 0]
+        self._last[id(worker)] = self._alike(job)
+        return job

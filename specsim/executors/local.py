@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -38,9 +38,15 @@ class LocalProcesses:
     def said(self) -> str:
         return "1 process" if self.count == 1 else f"{self.count:,} processes"
 
-    def crew(self, start: Callable[..., Callable[[Job], Result]], setup: tuple[Any, ...]) -> LocalCrew[Job, Result]:
+    def crew(
+        self,
+        start: Callable[..., Callable[[Job], Result]],
+        setup: tuple[Any, ...],
+        *,
+        alike: Callable[[Job], Hashable] | None = None,
+    ) -> LocalCrew[Job, Result]:
         """See `specsim.executors.base.Executor.crew`."""
-        return LocalCrew(self.count, (start, setup))
+        return LocalCrew(self.count, (start, setup), alike)
 
 
 class _Process:
@@ -57,8 +63,8 @@ class _Process:
 class LocalCrew(WorkerCrew[Job, Result]):
     """Processes of this machine; see `LocalProcesses`."""
 
-    def __init__(self, count: int, setup: Setup) -> None:
-        super().__init__(count)
+    def __init__(self, count: int, setup: Setup, alike: Callable[[Job], Hashable] | None) -> None:
+        super().__init__(count, alike)
         self._setup = setup
         self._alone: Task | None = None
         self._processes: list[_Process] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack, redirect_stdout
 from functools import cached_property
 from typing import Any
@@ -67,11 +67,17 @@ class RayCluster:
     def said(self) -> str:
         return f"{self.count:,} Ray worker{'s' * (self.count != 1)}"
 
-    def crew(self, start: Callable[..., Callable[[Job], Result]], setup: tuple[Any, ...]) -> RayCrew[Job, Result]:
+    def crew(
+        self,
+        start: Callable[..., Callable[[Job], Result]],
+        setup: tuple[Any, ...],
+        *,
+        alike: Callable[[Job], Hashable] | None = None,
+    ) -> RayCrew[Job, Result]:
         """See `specsim.executors.base.Executor.crew`."""
         count = self.count
         self._connect()
-        return RayCrew(count, (start, setup), disconnect=self._is_ours)
+        return RayCrew(count, (start, setup), alike, disconnect=self._is_ours)
 
 
 class _Remote:
@@ -112,10 +118,10 @@ class RayCrew(WorkerCrew[Job, Result]):
     belongs.
     """
 
-    def __init__(self, count: int, setup: Setup, *, disconnect: bool) -> None:
+    def __init__(self, count: int, setup: Setup, alike: Callable[[Job], Hashable] | None, *, disconnect: bool) -> None:
         import ray
 
-        super().__init__(count)
+        super().__init__(count, alike)
         self._ray = ray
         self._kind = ray.remote(num_cpus=1, max_restarts=0)(_Remote)
         self._setup = ray.put(setup)

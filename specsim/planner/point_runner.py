@@ -39,6 +39,11 @@ def _start(question: Question, trace: Trace, settings: PlanSettings) -> Callable
     return Worker(question, trace, settings).run
 
 
+def _luck_of(batch: Batch) -> tuple[int, float]:
+    """Batches that share a workload."""
+    return batch.stretch.index, batch.acceptance_change
+
+
 def _nobody(points: int, reused: bool) -> None:
     """Nobody wants to know."""
 
@@ -60,7 +65,8 @@ class PointRunner:
         executor: Executor | None = None,
     ) -> None:
         self._cache = cache
-        self._crew = (executor or LocalProcesses(settings.jobs)).crew(_start, (question, trace, settings))
+        where = executor or LocalProcesses(settings.jobs)
+        self._crew = where.crew(_start, (question, trace, settings), alike=_luck_of)
 
     def __enter__(self) -> PointRunner:
         self._crew.__enter__()

@@ -150,7 +150,13 @@ def _start(job: SweepJob) -> Callable[[Any], Metrics]:
 
 def sweep_crew(job: SweepJob, executor: Executor) -> Crew[Any, Metrics]:
     """Workers for the points of a job, as they are or shipped."""
-    return executor.crew(_start, (replace(job, cells=()),))
+    return executor.crew(_start, (replace(job, cells=()),), alike=_luck_of)
+
+
+def _luck_of(asked: SweepPoint | ShippedPoint) -> tuple[int, int]:
+    """Points that share a workload, but for their acceptance."""
+    point = asked.point if isinstance(asked, ShippedPoint) else asked
+    return point.seed, point.trace
 
 
 def outcome_of(done: Any, cache: SweepCache | None) -> Outcome:

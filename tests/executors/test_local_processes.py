@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import pairwise
 from multiprocessing import active_children
 from pathlib import Path
 
@@ -56,3 +57,20 @@ def test_results_are_in_the_order_of_the_jobs(processes: int) -> None:
     finished: list[int] = []
     assert run_jobs(abs, [-3, -1, -2], processes=processes, done=finished.append) == [3, 1, 2]
     assert sorted(finished) == [-3, -2, -1]
+
+
+def test_jobs_that_are_alike_share_a_worker(tmp_path: Path) -> None:
+    """Two kinds, interleaved: each worker keeps to its kind, and takes of the other only when its own is done."""
+    numbers = list(range(20, 44))
+    with LocalProcesses(2).crew(squares, (str(tmp_path),), alike=parity) as crew:
+        assert sorted(done.result() for done in crew.run(deque(numbers))) == [n * n for n in numbers]
+    switches = 0
+    for pid in {pid for n in numbers for pid in tries(tmp_path, n)}:
+        mine = [n for n in numbers if tries(tmp_path, n) == [pid]]
+        mine.sort(key=lambda n: (tmp_path / str(n)).stat().st_mtime_ns)
+        switches += sum(a % 2 != b % 2 for a, b in pairwise(mine))
+    assert switches <= 2
+
+
+def parity(number: int) -> int:
+    return number % 2
