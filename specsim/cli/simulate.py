@@ -191,18 +191,23 @@ def _stored(
     store: Any, run: SingleRun, item: ScenarioFile, looked_at: LookedAt
 ) -> tuple[str, bool, dict[str, Any], dict[str, Any]]:
     """(run id, whether a stored run was reused, metrics, what else was asked for)."""
-    from specsim.cli.single_store import save_profile, save_single, save_trace, single_key
+    from specsim.cli.single_store import save_profile, save_scenario, save_single, save_trace, single_key
     from specsim.code_version import code_version
     from specsim.traces.write import fingerprint
 
-    started = datetime.now(UTC)
-    code, trace_sha256 = code_version(), fingerprint(run.trace)
-    key = single_key(run, trace_sha256, code)
+    started, point = datetime.now(UTC), run.identity()
+    parts = {
+        "trace_sha256": fingerprint(run.trace),
+        "profile_sha256": run.side.profile.sha256,
+        "code": code_version(),
+    }
+    key = single_key(run, point, **parts)
     known = store.find_run(key)
     if known is not None:
         return known["id"], True, known["metrics"], looked_at.simulate(run)[1] if looked_at else {}
     metrics, more = looked_at.simulate(run)
-    save_trace(store, run.trace, trace_sha256)
+    save_trace(store, run.trace, parts["trace_sha256"])
     save_profile(store, run)
-    run_id = save_single(store, key, run, metrics, item, trace_sha256=trace_sha256, code=code, started=started)
+    scenario = save_scenario(store, item)
+    run_id = save_single(store, key, run, point, metrics, **parts, scenario_sha256=scenario, started=started)
     return run_id, False, metrics, more

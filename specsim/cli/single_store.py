@@ -13,18 +13,20 @@ if TYPE_CHECKING:
     from specsim.planner.single import SingleRun
     from specsim.traces.model import Trace
 
-__all__ = ["save_profile", "save_single", "save_trace", "single_key"]
+__all__ = ["save_profile", "save_scenario", "save_single", "save_trace", "single_key"]
 
 
-def single_key(run: SingleRun, trace_sha256: str, code: str) -> str:
-    """The key under which a run is stored: equal exactly when it would give the same bytes."""
+def single_key(run: SingleRun, point: Mapping[str, Any], *, trace_sha256: str, profile_sha256: str, code: str) -> str:
+    """The key under which a run is stored: equal exactly when it would give the same bytes.
+
+    `point` is the identity of the run.
+    """
     from db.canonical import run_key
 
-    point = run.identity()
     return run_key(
         trace_sha256=trace_sha256,
         trace_slice=None,
-        profile_sha256=run.side.profile.sha256,
+        profile_sha256=profile_sha256,
         limits=[point["limits"], point["replicas"], point["router"], point["disaggregation"]],
         policy=asdict(run.policy),
         acceptance=point["acceptance"],
@@ -55,18 +57,25 @@ def save_profile(store: Store, run: SingleRun) -> None:
     store.save_profile(profile.sha256, name=profile.name, kind=profile.kind, body=profile.to_dict())
 
 
+def save_scenario(store: Store, item: ScenarioFile) -> str:
+    """Keep the scenario of a run; its hash."""
+    return store.save_scenario({**asdict(item), "path": item.path.name})
+
+
 def save_single(
     store: Store,
     key: str,
     run: SingleRun,
+    point: Mapping[str, Any],
     metrics: Mapping[str, Any],
-    item: ScenarioFile,
     *,
     trace_sha256: str,
+    profile_sha256: str,
+    scenario_sha256: str,
     code: str,
     started: datetime,
 ) -> str:
-    """Store a run and the scenario that it is of; its id. Trace and profile must have been saved before."""
+    """Store a run; its id. Trace, profile and scenario must have been saved before."""
     import specsim
 
     is_open = run.concurrency is None and bool(run.trace.rate_per_s)
@@ -79,9 +88,9 @@ def save_single(
         rate_scale=run.rate_scale if is_open and run.rate_scale != 1.0 else None,
         seed=run.seed,
         trace_sha256=trace_sha256,
-        profile_sha256=run.side.profile.sha256,
-        scenario_sha256=store.save_scenario({**asdict(item), "path": item.path.name}),
-        point=run.identity(),
+        profile_sha256=profile_sha256,
+        scenario_sha256=scenario_sha256,
+        point=point,
         code_version=code,
         specsim_version=specsim.__version__,
         started_utc=started,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from specsim.cli.single_store import save_profile, save_single, save_trace, single_key
+from specsim.cli.single_store import save_profile, save_scenario, save_single, save_trace, single_key
 from specsim.code_version import code_version
 
 if TYPE_CHECKING:
     from db.store import Store
     from scenarios.loader import ScenarioFile
+    from specsim.planner.single import SingleRun
     from specsim.planner.sweep import SweepJob, SweepPoint
 
 __all__ = ["StoredPoints"]
@@ -25,14 +25,19 @@ class StoredPoints:
         self._store, self._job, self._items = store, job, items
         self._started = datetime.now(UTC)
         self._traces: dict[int, str] = {}
-        self._profiles: set[str] = set()
+        self._profiles: dict[int, str] = {}
+        """Profile, by its id -> its hash."""
+        self._scenarios: dict[str, str] = {}
+        self._identities: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._keys: dict[SweepPoint, str] = {}
         self.keys: list[str] = []
         self.code_version = code_version()
         first = next(point for cell in job.cells for point in cell.points)
-        self.trace_sha256, self.profile_sha256 = self._refer(first)
-        item = items[first.of_scenario]
-        self.scenario_sha256 = store.save_scenario({**asdict(item), "path": item.path.name})
+        self.trace_sha256 = self._trace(first.trace)
+        self.profile_sha256 = self._profile(job.run_of(first))
+        self.scenario_sha256 = self._scenario(first)
+
+    # What runs refer to is hashed and stored once, before the first of them.
 
     def _trace(self, index: int) -> str:
         from specsim.traces.write import fingerprint
@@ -42,18 +47,37 @@ class StoredPoints:
             save_trace(self._store, self._job.traces[index], self._traces[index])
         return self._traces[index]
 
-    def _refer(self, point: SweepPoint) -> tuple[str, str]:
-        """Hashes of trace and profile of a point, which are stored first, since its run refers to them."""
-        run = self._job.run_of(point)
-        profile = run.side.profile.sha256
-        if profile not in self._profiles:
+    def _profile(self, run: SingleRun) -> str:
+        profile = run.side.profile
+        if id(profile) not in self._profiles:
+            self._profiles[id(profile)] = profile.sha256
             save_profile(self._store, run)
-            self._profiles.add(profile)
-        return self._trace(point.trace), profile
+        return self._profiles[id(profile)]
+
+    def _scenario(self, point: SweepPoint) -> str:
+        item = self._items[point.of_scenario]
+        said = repr(item)
+        if said not in self._scenarios:
+            self._scenarios[said] = save_scenario(self._store, item)
+        return self._scenarios[said]
+
+    def _identity(self, point: SweepPoint, run: SingleRun) -> dict[str, Any]:
+        """That of the run; it is the same for every seed."""
+        like = (*point.of_scenario, point.rate_scale)
+        if like not in self._identities:
+            self._identities[like] = run.identity()
+        return self._identities[like]
 
     def _key(self, point: SweepPoint) -> str:
         if point not in self._keys:
-            self._keys[point] = single_key(self._job.run_of(point), self._trace(point.trace), self.code_version)
+            run = self._job.run_of(point)
+            self._keys[point] = single_key(
+                run,
+                self._identity(point, run),
+                trace_sha256=self._trace(point.trace),
+                profile_sha256=self._profile(run),
+                code=self.code_version,
+            )
         return self._keys[point]
 
     def find(self, points: Sequence[SweepPoint]) -> dict[SweepPoint, dict[str, Any]]:
@@ -66,15 +90,16 @@ class StoredPoints:
 
     def save(self, point: SweepPoint, metrics: Mapping[str, Any]) -> None:
         """Keep a point, in one transaction."""
-        key = self._key(point)
-        trace_sha256, _ = self._refer(point)
+        key, run = self._key(point), self._job.run_of(point)
         save_single(
             self._store,
             key,
-            self._job.run_of(point),
+            run,
+            self._identity(point, run),
             metrics,
-            self._items[point.of_scenario],
-            trace_sha256=trace_sha256,
+            trace_sha256=self._trace(point.trace),
+            profile_sha256=self._profile(run),
+            scenario_sha256=self._scenario(point),
             code=self.code_version,
             started=self._started,
         )
