@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack, redirect_stdout
@@ -83,8 +84,8 @@ class RayCluster:
 class _Remote:
     """What an actor is: the same task as in a local process, unless its machine would compute otherwise."""
 
-    def __init__(self, setup: Setup, expected: str) -> None:
-        self._task = Task(setup)
+    def __init__(self, setup: bytes, expected: str) -> None:
+        self._task = Task(pickle.loads(setup))
         found = arithmetic()
         if found != expected:
             different = SpecsimError(
@@ -93,8 +94,8 @@ class _Remote:
             )
             self._task = Task((_refuse, (different,)))
 
-    def call(self, job: Any) -> Answer:
-        return self._task(job)
+    def call(self, job: bytes) -> Answer:
+        return self._task(pickle.loads(job))
 
 
 def _refuse(error: SpecsimError) -> Callable[[Any], Any]:
@@ -108,7 +109,7 @@ class _Actor:
         self.handle = handle
 
     def begin(self, job: Any) -> Any:
-        return self.handle.call.remote(job)
+        return self.handle.call.remote(pickle.dumps(job))
 
 
 class RayCrew(WorkerCrew[Job, Result]):
@@ -124,7 +125,8 @@ class RayCrew(WorkerCrew[Job, Result]):
         super().__init__(count, alike)
         self._ray = ray
         self._kind = ray.remote(num_cpus=1, max_restarts=0)(_Remote)
-        self._setup = ray.put(setup)
+        # as bytes, here and for jobs: arrays that Ray itself unpacks can only be read
+        self._setup = ray.put(pickle.dumps(setup))
         self._actors: list[_Actor] = []
         self._disconnect = disconnect
         self._aside = ExitStack()

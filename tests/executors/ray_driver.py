@@ -21,6 +21,8 @@ if __name__ == "__main__":
     outputs = []
     for command in asked["commands"]:
         done = CliRunner().invoke(cli, [*command, "--executor", "ray", "--address", asked["address"]])
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
         outputs.append([done.exit_code, done.stdout, done.stderr])
     jobs: dict[int, list[object]] = {}
     executor = RayCluster(asked["address"])
