@@ -65,10 +65,10 @@ def test_kills_at_random_moments_lose_nothing_that_was_finished(case: Path) -> N
         while kills < KILLS:
             process = sweep_process(case, *GRID, "--db", database)
             try:
-                process.wait(moments.uniform(0.0, life_s))
+                out, err = process.communicate(timeout=moments.uniform(0.0, life_s))
             except subprocess.TimeoutExpired:
                 os.kill(process.pid, signal.SIGKILL)
-            out, err = process.communicate(timeout=PATIENCE_S)
+                out, err = process.communicate(timeout=PATIENCE_S)
             if process.returncode == 0:  # faster than the kill: another sweep
                 before = runs_in(case.parent / database)
                 break
