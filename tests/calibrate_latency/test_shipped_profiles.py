@@ -13,10 +13,10 @@ from scenarios.profiles import load_profile, points_beside, profile_names
 from specsim.cli import cli
 from specsim.cli.calibrate_fit import fitted_profile
 
-SMOLLM2 = ("smollm2-135m-cpu-layer_skip", "smollm2-135m-cpu-ngram")
+SMOLLM2 = tuple(f"smollm2-135m-cpu-{method}" for method in ("draft_model", "layer_skip", "ngram"))
 
 
-def test_smollm2_is_there_with_two_drafters() -> None:
+def test_smollm2_is_there_with_three_drafters() -> None:
     assert set(SMOLLM2) <= set(profile_names())
 
 
