@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from html import escape
 from importlib.resources import files
 
+from specsim.report.charts.style import check_drawing
 from specsim.report.document import (
     Block,
     Code,
@@ -35,6 +36,8 @@ def html_text(document: Document) -> str:
     Raises:
         ScenarioError: matplotlib is not installed.
     """
+    if any(isinstance(block, Figures) for section in document.sections for block in section.blocks):
+        check_drawing()  # before any chart, since some import parts of matplotlib before they draw
     style = files("specsim.report").joinpath("page.css").read_text(encoding="utf-8")
     first, *others = document.sections
     parts = [

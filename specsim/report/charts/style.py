@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["BLUE", "GREY", "INK", "NOTHING", "ORANGE", "PAPER", "Series", "canvas", "finished", "mixed", "series_of"]
+__all__ = ["BLUE", "GREY", "INK", "NOTHING", "ORANGE", "PAPER", "Series", "canvas", "check_drawing", "finished",
+           "mixed", "series_of"]  # fmt: skip
 
 INK, PAPER, GREY, NOTHING = "#000000", "#ffffff", "#8a8a8a", "#ececea"
 BLUE, ORANGE = "#0072b2", "#d55e00"
@@ -73,6 +74,21 @@ def series_of(names: Sequence[str]) -> dict[str, Series]:
     }
 
 
+def check_drawing() -> None:
+    """Refuse to draw without matplotlib.
+
+    Raises:
+        ScenarioError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ScenarioError(
+            "charts need matplotlib, which is not installed: pip install '.[report]' in the folder of specsim, or ask "
+            "for --markdown, --csv or --json"
+        ) from error
+
+
 @contextmanager
 def canvas(width: float = 400, height: float = 270) -> Iterator[tuple[Figure, Axes]]:
     """A figure of that many points with one pair of axes, drawn under the house style.
@@ -80,14 +96,10 @@ def canvas(width: float = 400, height: float = 270) -> Iterator[tuple[Figure, Ax
     Raises:
         ScenarioError: matplotlib is not installed.
     """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ScenarioError(
-            "charts need matplotlib, which is not installed: pip install '.[report]' in the folder of specsim, or ask "
-            "for --markdown, --csv or --json"
-        ) from error
+    check_drawing()
+    import matplotlib
+    from matplotlib.figure import Figure
+
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # not what the machine's own settings say
         matplotlib.rcParams.update(_RC)  # type: ignore[arg-type, unused-ignore]
