@@ -151,7 +151,7 @@ def _is_time(metric: str) -> bool:
 
 
 def shown(metric: str, value: Mapping[str, Any] | None) -> str:
-    """A figure with half its interval."""
+    """A figure with its interval."""
     if value is None:
         return "-"
     is_share = metric.endswith(("_share", "_use", "_rate", "utilisation")) and "growth" not in metric

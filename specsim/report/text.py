@@ -132,12 +132,19 @@ def times(value: float | None) -> str:
 
 
 def spread(e: Mapping[str, float | None], show: Any = number) -> str:
-    """`mean +-half` of an interval; only the mean when there is none."""
+    """`mean ±half` of an interval, `mean (low..high)` where it is not as wide below the mean as above.
+
+    Intervals that end at 0 or 1, and those of logarithms, are not. Only the mean where there is none, or a narrow one.
+    """
     mean, low, high = e.get("mean"), e.get("low"), e.get("high")
     if mean is None or low is None or high is None:
         return str(show(mean))
     half = (high - low) / 2
-    return str(show(mean)) if half <= 0.005 * abs(mean) else f"{show(mean)} ±{show(half)}"
+    if half <= 0.005 * abs(mean):
+        return str(show(mean))
+    if abs((low + high) / 2 - mean) <= 0.05 * half:
+        return f"{show(mean)} ±{show(half)}"
+    return f"{show(mean)} ({show(low).rstrip('%x')}..{show(high).rstrip('%x')})"
 
 
 def visible(text: str) -> str:

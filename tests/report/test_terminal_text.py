@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from specsim.cli import cli
-from specsim.report.text import Page
+from specsim.report.text import Page, milliseconds, number, percent, spread, times
 
 WAYS = {
     "line": lambda page, text: page.line(text),
@@ -39,3 +39,23 @@ def test_no_command_prints_a_file_name_that_steers(tmp_path: Path, command: tupl
     done = CliRunner().invoke(cli, [*command, str(log)])
     assert done.exit_code == 0, done.output
     assert all(char.isprintable() for char in done.output.replace("\n", ""))
+
+
+@pytest.mark.parametrize(
+    ("mean", "low", "high", "show", "said"),
+    [
+        (0.97, 0.866, 1.0, percent, "97% (87..100)"),
+        (0.25, 0.0, 0.97, percent, "25% (0..97)"),
+        (0.986, 0.946, 1.0, percent, "98.6% (95..100)"),
+        (0.5, 0.38, 0.62, percent, "50% ±12%"),
+        (1.8, 1.3, 2.6, times, "1.80x (1.30..2.60)"),
+        (1.04, 1.03, 1.05, times, "1.04x ±0.01x"),
+        (0.0228, 0.0116, 0.034, milliseconds, "22.8 ±11.2"),
+        (10.0, 9.99, 10.01, number, "10"),
+        (10.0, None, None, number, "10"),
+        (None, None, None, number, "-"),
+    ],
+    ids=str,
+)
+def test_an_interval_is_plus_minus_only_where_it_is_as_wide_on_both_sides(mean, low, high, show, said) -> None:
+    assert spread({"mean": mean, "low": low, "high": high}, show) == said
