@@ -15,6 +15,7 @@ from scenarios.lookup import one_line
 from scenarios.measured_acceptance import LOOKUP_FIRST_DRAFT, measured_acceptance, measured_requests
 from scenarios.temperature import at_temperature
 from specsim.acceptance import AcceptanceModel, ByTask, Constant, Mixture, PerPosition
+from specsim.acceptance.measured_summary import length_error
 from specsim.closed_forms import alpha_from_length
 from specsim.config import Speculation
 from specsim.errors import ScenarioError
@@ -23,7 +24,10 @@ from specsim.planner.question import TaskAcceptance
 __all__ = ["Chosen", "acceptance_by_task", "chosen_acceptance"]
 
 _GIVEN_ERROR = 0.03
-"""One-sigma error of an acceptance length that the user gives: that of a few hundred measured requests."""
+"""One-sigma error of an acceptance length that the user gives: that of a few hundred measured requests. Of a file of
+measured requests it is the least, since tomorrow's requests are others."""
+_ONE_REQUEST_ERROR = 0.25
+"""That of a single measured request, which says nothing of how requests differ."""
 _BORROWED_ERROR = 0.25
 """That of a default of another model or task: published lengths of one method differ so much between targets (EAGLE-3
 and MTP at k = 3 from 2.4 to 3.4, n-gram in chat from 1.03 to 1.40)."""
@@ -57,7 +61,8 @@ def chosen_acceptance(speculation: Speculation, target: str) -> Chosen:
         if speculation.task is not None:
             requests = requests.of_task(_measured_task(speculation.task, requests.tasks) or speculation.task)
         model, said = measured_acceptance(speculation, requests)
-        return Chosen(model, said, _GIVEN_ERROR)
+        error = length_error(requests, max(speculation.num_spec_tokens))
+        return Chosen(model, said, _ONE_REQUEST_ERROR if error is None else max(error, _GIVEN_ERROR))
     given = _given(speculation)
     if given is not None:
         return Chosen(*given, _GIVEN_ERROR)

@@ -19,7 +19,7 @@ from specsim.acceptance.measured import Measured
 from specsim.acceptance.round_statistics import gains_autocorrelation
 from specsim.rng import Purpose, stream
 
-__all__ = ["KSummary", "MeasuredSummary", "summary_of"]
+__all__ = ["KSummary", "MeasuredSummary", "length_error", "summary_of"]
 
 _RESAMPLES = 2000
 _Z95 = 1.959964
@@ -126,12 +126,33 @@ def _interval(tokens: np.ndarray, rounds: np.ndarray, seed: int) -> tuple[float 
     return float(low), float(high)
 
 
+def length_error(measured: Measured, k: int) -> float | None:
+    """One-sigma relative error of the mean acceptance length at `k`, by how requests differ; None with fewer than two.
+
+    Of requests measured by round, at the next smaller k that was run, or the smallest.
+    """
+    if measured.rounds is not None:
+        ran = sorted(measured.rounds)
+        k = max((n for n in ran if n <= k), default=ran[0])
+    gains, _ = _rounds(measured, k)
+    if len(gains) < 2:
+        return None
+    tokens = np.array([gain.sum(dtype=np.int64) for gain in gains], dtype=float)
+    rounds = np.array([len(gain) for gain in gains], dtype=float)
+    length = tokens.sum() / rounds.sum()
+    return float(_residual(tokens, rounds) / (rounds.mean() * math.sqrt(len(gains)) * length))
+
+
+def _residual(tokens: np.ndarray, rounds: np.ndarray) -> float:
+    """Standard deviation between requests of tokens against what their rounds would bring at the mean length."""
+    return float(np.std(tokens - tokens.sum() / rounds.sum() * rounds, ddof=1))
+
+
 def _wanted(tokens: np.ndarray, rounds: np.ndarray, wanted_interval: float) -> int | None:
     """Requests n with z * sd / (mean rounds * sqrt(n)) = wanted * length, at least two; None: they do not differ."""
     if len(tokens) < 2:
         return None
-    length = tokens.sum() / rounds.sum()
-    sd = float(np.std(tokens - length * rounds, ddof=1))
+    length, sd = tokens.sum() / rounds.sum(), _residual(tokens, rounds)
     if sd == 0.0:
         return None
     return max(2, math.ceil((_Z95 * sd / (float(rounds.mean()) * wanted_interval * length)) ** 2))

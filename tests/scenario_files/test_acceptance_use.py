@@ -310,3 +310,19 @@ def test_a_drafter_that_was_not_measured_is_named(tmp_path: Path) -> None:
     chosen_acceptance(Speculation(method="eagle3", acceptance_file=path, acceptance_drafter="eagle"), LLAMA)
     with pytest.raises(InputError, match="no measured request of task 'code'; tasks there: math"):
         chosen_acceptance(Speculation(acceptance_file=path, task="code"), LLAMA)
+
+
+def test_the_error_of_measured_acceptance_is_that_of_its_requests(tmp_path: Path) -> None:
+    """One request says nothing of others; of many, the stated error covers what files of other requests give."""
+
+    def chosen(requests: int, seed: int) -> tuple[float, float]:
+        path = measured(tmp_path / f"{requests}-{seed}.jsonl", requests=requests, tasks=("a", "b", "c"), seed=seed)
+        one = chosen_acceptance(Speculation("eagle", num_spec_tokens=(3,), acceptance_file=str(path)), LLAMA)
+        return one.model.expected_length(3), one.error
+
+    assert chosen(1, 1)[1] == 0.25
+    few, many = [chosen(9, seed) for seed in range(20)], chosen(600, 99)
+    assert many[1] == 0.03, "never better than what a given length is"
+    missed = [abs(length / many[0] - 1) / error for length, error in few]
+    assert np.mean([x < 1.96 for x in missed]) >= 0.85
+    assert np.median([error for _, error in few]) > 0.03
