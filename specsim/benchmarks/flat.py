@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from specsim.benchmarks.fields import Fields, of_mean
+from specsim.benchmarks.fields import LEAST_TOKENS_PER_S, Fields, of_mean
 from specsim.benchmarks.model import Acceptance, Benchmark
 from specsim.errors import ScenarioError
 
@@ -45,18 +45,18 @@ def read_vllm(data: Mapping[str, Any], place: str) -> Benchmark:
     """
     found = Fields(data, place)
     rate, concurrency = _rate(found), _concurrency(found)
-    if data.get("ramp_up_strategy") is not None and not found.numbers("start_times"):
-        raise ScenarioError(f"{place}: its rate was ramped up, and only --save-detailed keeps when requests were sent")
     kept, requests = _requests(found)
+    times = [] if kept is None else found.numbers("start_times", len(found.array("output_lens")))
+    if data.get("ramp_up_strategy") is not None and not times:
+        raise ScenarioError(f"{place}: its rate was ramped up, and only --save-detailed keeps when requests were sent")
     starts: tuple[float, ...] = ()
-    if concurrency is None and kept is not None:
-        starts = _starts(found.numbers("start_times"), kept)
+    if concurrency is None and kept is not None and times:
+        first = min(times[n] for n in kept)
+        starts = tuple(times[n] - first for n in kept)
         requests = requests.in_order(starts)
         starts = tuple(sorted(starts))
     burstiness = found.data.get("burstiness")
-    shape = found.number("burstiness") if burstiness not in (None, math.inf) else 1.0
-    if shape == 0:
-        raise ScenarioError(f"{place}: burstiness must be above 0, is {burstiness!r}")
+    shape = found.number("burstiness", low=1e-3) if burstiness not in (None, math.inf) else 1.0
     return Benchmark(
         client="vllm bench serve",
         source=place,
@@ -70,7 +70,7 @@ def read_vllm(data: Mapping[str, Any], place: str) -> Benchmark:
         arrival_cv=0.0 if burstiness == math.inf else 1 / math.sqrt(shape or 1.0),
         starts_s=starts,
         acceptance=_vllm_acceptance(found),
-        speculates=True if found.number("spec_decode_acceptance_length") else None,
+        speculates=True if _length(found, "spec_decode_acceptance_length") else None,
         notes=tuple(_notes(found, requests)),
     )
 
@@ -86,7 +86,7 @@ def read_sglang(data: Mapping[str, Any], place: str) -> Benchmark:
         raise ScenarioError(f"{place}: requests were sent at the times of a trace, which the file does not have; "
                             f"measure at a rate or at a concurrency")  # fmt: skip
     _, requests = _requests(found)
-    length = found.number("accept_length")
+    length = _length(found, "accept_length")
     server = found.object("server_info")
     says = {} if server is None else _server_says(server)
     k = int(says["num_spec_tokens"]) if says.get("num_spec_tokens") else None
@@ -131,19 +131,20 @@ class _Requests:
 
 def _requests(found: Fields) -> tuple[list[int] | None, _Requests]:
     """(numbers of the kept requests where each is known, the requests)."""
-    completed = found.whole("completed")
+    completed = found.count("completed")
     if not completed:
         raise ScenarioError(f"{found.place}: no request of this run succeeded, so there is nothing to compare")
-    prompts = found.numbers("input_lens")
-    outputs = found.numbers("output_lens", len(prompts) if prompts else None)
-    if not prompts or not outputs:
+    prompts = found.lengths("input_lens")
+    told = found.data.get("input_lens") is not None or found.data.get("output_lens") is not None
+    outputs = found.lengths("output_lens", len(prompts) if told else None)
+    if not told:
         means = [found.needed(f"total_{which}_tokens", low=1) / completed for which in ("input", "output")]
         return None, _Requests(of_mean(means[0], completed), of_mean(means[1], completed), False)
     kept = [n for n, tokens in enumerate(outputs) if tokens >= 1]
     if len(kept) != completed:
         raise ScenarioError(f"{found.place}: {completed} requests completed, and output_lens has {len(kept)} of at "
                             f"least one token")  # fmt: skip
-    lengths = [tuple(int(column[n]) for n in kept) for column in (prompts, outputs)]
+    lengths = [tuple(column[n] for n in kept) for column in (prompts, outputs)]
     return kept, _Requests(lengths[0], lengths[1], True, *_times(found, outputs, kept))
 
 
@@ -152,10 +153,12 @@ def _times(
 ) -> tuple[list[float], list[float], list[float]]:
     """Seconds: first token of each request, per further token of each, and all gaps."""
     ttfts = found.numbers("ttfts", len(outputs))
-    rows = found.data.get("itls")
-    if not ttfts or not isinstance(rows, list) or len(rows) != len(outputs):
-        return [], [], []
+    rows = found.array("itls")
+    if found.data.get("itls") is not None and len(rows) != len(outputs):
+        raise ScenarioError(f"{found.place}: itls has {len(rows)} entries for {len(outputs)} requests")
     gaps = [Fields({"itls": row}, f"{found.place}: request {n + 1}").numbers("itls") for n, row in enumerate(rows)]
+    if not ttfts or not gaps:
+        return [], [], []
     latencies = found.numbers("latencies", len(outputs))
     if not latencies:
         latencies = [first + sum(own) for first, own in zip(ttfts, gaps, strict=True)]
@@ -165,7 +168,7 @@ def _times(
 
 def _figures(found: Fields, requests: _Requests, *, chunk_gaps: bool) -> dict[str, float]:
     """Seconds and tokens a second; a mean of 0 is how these clients say that nothing was streamed."""
-    figures = {"output_tokens_per_s": found.needed("output_throughput")}
+    figures = {"output_tokens_per_s": found.needed("output_throughput", low=LEAST_TOKENS_PER_S)}
     for metric, each in (("ttft", requests.ttfts), ("tpot", requests.tpots)):
         if not found.number(f"mean_{metric}_ms"):
             continue
@@ -201,13 +204,6 @@ def _concurrency(found: Fields) -> int | None:
     return most
 
 
-def _starts(times: Sequence[float], kept: Sequence[int]) -> tuple[float, ...]:
-    if not times or len(times) <= max(kept):
-        return ()
-    first = min(times[n] for n in kept)
-    return tuple(times[n] - first for n in kept)
-
-
 def _notes(found: Fields, requests: _Requests) -> list[str]:
     notes = []
     failed = found.whole("failed")
@@ -219,11 +215,27 @@ def _notes(found: Fields, requests: _Requests) -> list[str]:
     return notes
 
 
+def _length(found: Fields, name: str) -> float | None:
+    """Mean acceptance length; 0 or None: nothing was drafted.
+
+    Raises:
+        ScenarioError: below 1, which counts no bonus token.
+    """
+    return found.number(name, low=1) if found.number(name) else None
+
+
 def _vllm_acceptance(found: Fields) -> Acceptance | None:
-    length = found.number("spec_decode_acceptance_length")
-    if not length or length < 1:
+    length = _length(found, "spec_decode_acceptance_length")
+    if not length:
         return None
-    marginals = found.numbers("spec_decode_per_position_acceptance_rates")
+    name = "spec_decode_per_position_acceptance_rates"
+    marginals, before = found.numbers(name), 1.0
+    for position, marginal in enumerate(marginals, start=1):
+        if marginal > before:
+            raise ScenarioError(f"{found.place}: {name} must lie in 0..1 and not rise, since a draft is accepted only "
+                                f"behind accepted ones; entry {position} is {marginal:g} after {before:g}; correct it, "
+                                f"or leave the field out")  # fmt: skip
+        before = marginal
     # counters of data-parallel ranks that were summed wrongly do not add up to the length
     if not marginals or abs(1 + sum(marginals) - length) > _AGREE * length:
         return Acceptance(length, num_spec_tokens=len(marginals) or None)
@@ -233,12 +245,13 @@ def _vllm_acceptance(found: Fields) -> Acceptance | None:
 def _server_says(server: Fields) -> dict[str, str]:
     """What SGLang's server tells of itself, by field of a deployment or a speculation."""
     says = {}
-    if server.whole("tp_size"):
-        says["tp"] = str(server.whole("tp_size"))
+    tp = server.whole("tp_size", low=1)
+    if tp is not None:
+        says["tp"] = str(tp)
     method = server.text("speculative_algorithm")
     if method and method.upper() != "NONE":
         says["method"] = "draft_model" if method.upper() == "STANDALONE" else method
-        drafts = server.whole("speculative_num_draft_tokens")
-        if drafts and (server.whole("speculative_eagle_topk") or 1) == 1:
+        drafts = server.whole("speculative_num_draft_tokens", low=2, high=65)
+        if drafts is not None and (server.whole("speculative_eagle_topk") or 1) == 1:
             says["num_spec_tokens"] = str(drafts - 1)  # the root of the draft counts there
     return says

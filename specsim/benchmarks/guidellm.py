@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from specsim.benchmarks.fields import Fields, from_quantiles, of_mean
+from specsim.benchmarks.fields import LEAST_TOKENS_PER_S, LONGEST_TOKENS, Fields, from_quantiles, of_mean
 from specsim.benchmarks.model import Benchmark
 from specsim.errors import ScenarioError
 
@@ -47,7 +47,7 @@ def _one(found: Fields) -> Benchmark:
     if metrics is None or config is None:
         raise ScenarioError(f"{found.place}: has no metrics or no config, so it is no benchmark of guidellm")
     totals = metrics.object("request_totals")
-    count = None if totals is None else totals.whole("successful")
+    count = None if totals is None else totals.count("successful")
     if not count:
         raise ScenarioError(f"{found.place}: no request of this run succeeded, so there is nothing to compare")
     load = _load(config)
@@ -85,7 +85,8 @@ def _load(config: Fields) -> dict[str, Any]:
     if kind == "synchronous":
         return {"concurrency": 1}
     if kind == "concurrent":
-        return {"concurrency": strategy.whole("streams") or 1}
+        streams = strategy.whole("streams", low=1)
+        return {"concurrency": 1 if streams is None else streams}
     if kind == "throughput":
         return {"concurrency": strategy.whole("max_concurrency")}
     if kind in ("constant", "poisson"):
@@ -98,14 +99,14 @@ def _load(config: Fields) -> dict[str, Any]:
 def _each(found: Fields) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Lengths of each request that succeeded; None where they were left out, or only some were kept."""
     requests = found.object("requests")
-    rows = None if requests is None else requests.data.get("successful")
+    rows = [] if requests is None else requests.array("successful")
     totals = Fields(found.data["metrics"], found.place).object("request_totals")
-    if not isinstance(rows, list) or totals is None or not rows or len(rows) != totals.whole("successful"):
+    if totals is None or not rows or len(rows) != totals.whole("successful"):
         return None
     prompts, outputs = [], []
     for number, item in enumerate(rows, start=1):
         row = Fields(item, f"{found.place}: request {number}")
-        prompt, output = row.whole("prompt_tokens"), row.whole("output_tokens")
+        prompt, output = (row.whole(name, high=LONGEST_TOKENS) for name in ("prompt_tokens", "output_tokens"))
         if not prompt or not output:
             return None
         prompts.append(prompt)
@@ -115,11 +116,12 @@ def _each(found: Fields) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
 
 def _lengths(metrics: Fields, name: str, count: int, stream: int) -> tuple[int, ...]:
     metric = _successful(metrics, name)
-    mean = None if metric is None else metric.number("mean")
+    mean = None if metric is None else metric.number("mean", high=LONGEST_TOKENS)
     if metric is None or not mean:
         raise ScenarioError(f"{metrics.place}: has no {name} of successful requests, so the run cannot be simulated")
     percentiles = metric.object("percentiles") or Fields({}, metric.place)
-    known = [(share, value) for key, share in _QUANTILES.items() if (value := percentiles.number(key)) is not None]
+    quantiles = ((share, percentiles.number(key, high=LONGEST_TOKENS)) for key, share in _QUANTILES.items())
+    known = [(share, value) for share, value in quantiles if value is not None]
     if len(known) < 2:
         return of_mean(mean, count)
     # lengths of prompt and output in orders of their own; the same file gives the same requests
@@ -137,7 +139,7 @@ def _figures(metrics: Fields) -> dict[str, float]:
     whole = None if throughput is None else throughput.object("total") or throughput.object("successful")
     if whole is None:
         raise ScenarioError(f"{metrics.place}: has no output_tokens_per_second, so the run cannot be compared")
-    figures = {"output_tokens_per_s": whole.needed("mean")}
+    figures = {"output_tokens_per_s": whole.needed("mean", low=LEAST_TOKENS_PER_S)}
     for ours, theirs in _METRICS.items():
         metric = _successful(metrics, theirs)
         if metric is None or not metric.number("mean"):

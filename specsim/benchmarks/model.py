@@ -15,6 +15,9 @@ __all__ = ["FIGURES", "Acceptance", "Benchmark"]
 
 _ALIKE = 0.05
 """Relative difference of mean lengths up to which runs are repeats."""
+_LONGEST = 2**31 - 1
+_LEAST_S = 1e-9
+"""Least latency above 0 that a clock of a client shows; predictions are divided by it."""
 FIGURES: tuple[str, ...] = (
     "output_tokens_per_s",
     *(f"{metric}_{what}_s" for metric in ("ttft", "tpot") for what in ("mean", "p50", "p95", "p99")),
@@ -93,8 +96,10 @@ class Benchmark:
                 f"{place}{len(self.prompt_tokens)} prompts and {len(self.output_tokens)} outputs; a run has at least "
                 f"one request, and as many of both"
             )
-        if min(self.prompt_tokens) < 1 or min(self.output_tokens) < 1 or max(self.prompt_tokens) > 2**31 - 1:
-            raise ScenarioError(f"{place}a request without prompt or output tokens; every length must be >= 1")
+        for name, lengths in (("prompt", self.prompt_tokens), ("output", self.output_tokens)):
+            if min(lengths) < 1 or max(lengths) > _LONGEST:
+                wrong = min(lengths) if min(lengths) < 1 else max(lengths)
+                raise ScenarioError(f"{place}a request of {wrong} {name} tokens; lengths must lie in 1..{_LONGEST}")
         if self.concurrency is not None and not 1 <= self.concurrency <= 65_536:
             raise ScenarioError(f"{place}{self.concurrency} requests in flight; must be 1..65536")
         if self.rate_per_s is not None and not 1e-6 <= self.rate_per_s <= 1e6:
@@ -104,6 +109,9 @@ class Benchmark:
         unknown = sorted(set(self.figures) - set(FIGURES))
         if unknown:
             raise ScenarioError(f"{place}figures {', '.join(unknown)} are not compared; there are {', '.join(FIGURES)}")
+        for name, value in self.figures.items():
+            if value < _LEAST_S and (value != 0 or name == "output_tokens_per_s"):
+                raise ScenarioError(f"{place}{name} must be at least {_LEAST_S:g}, is {value:g}")
 
     @property
     def load(self) -> str:
