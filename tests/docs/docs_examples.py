@@ -26,7 +26,7 @@ from specsim.report.table import Table
 
 __all__ = ["ROOT", "Pair", "all_commands", "example", "help_page", "published_pairs", "published_summary",
            "published_table",
-           "report_tables"]  # fmt: skip
+           "report_tables", "validation_summary"]  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDTH = 100
@@ -244,4 +244,23 @@ def published_summary() -> str:
         f"In sign {signs} of {len(pairs)} published speed-ups are met (all lie above 1). The median error is "
         f"{eagle:.1%} for EAGLE\nand {ngram:.1%} for n-gram; EAGLE's speed-ups at 64 and 128 in flight come out "
         f"{-max(large):.0%} to {-min(large):.0%} too low."
+    )
+
+
+def validation_summary() -> str:
+    """What the table of `docs/validation.md` says, with acceptance given and with acceptance of the catalogue."""
+    rows = {}
+    for line in (ROOT / "docs" / "validation.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 7 and cells[0] in ("acceptance given", "acceptance from the catalogue"):
+            rows[cells[0]] = [cells[1], *(cell.split(" ")[0] for cell in cells[2:6]), *cells[6].split(", ")]
+    given, guessed = rows["acceptance given"], rows["acceptance from the catalogue"]
+    direction = "too optimistic" if guessed[4].startswith("+") else "too pessimistic"
+    return (
+        f"Over everything published that states enough ([validation](docs/validation.md)): with acceptance given, "
+        f"{given[0]} points,\nsign right in {given[1]}, median error {given[2]}, p90 {given[3]} (a null model, which "
+        f"fits in one line: {given[6]} and {given[7]}).\nWith acceptance from the catalogue, "
+        f"which is what `make demo` has: {guessed[0]} points, {guessed[1]}, {guessed[2]}, {guessed[3]}, "
+        f"and in the mean\n{guessed[4][1:]} {direction}. So measure acceptance first: `specsim calibrate acceptance`, or the counters "
+        f"of your engine."
     )
