@@ -256,11 +256,15 @@ def validation_summary() -> str:
             rows[cells[0]] = [cells[1], *(cell.split(" ")[0] for cell in cells[2:6]), *cells[6].split(", ")]
     given, guessed = rows["acceptance given"], rows["acceptance from the catalogue"]
     direction = "too optimistic" if guessed[4].startswith("+") else "too pessimistic"
-    return (
-        f"Over everything published that states enough ([validation](docs/validation.md)): with acceptance given, "
-        f"{given[0]} points,\nsign right in {given[1]}, median error {given[2]}, p90 {given[3]} (a null model, which "
-        f"fits in one line: {given[6]} and {given[7]}).\nWith acceptance from the catalogue, "
-        f"which is what `make demo` has: {guessed[0]} points, {guessed[1]}, {guessed[2]}, {guessed[3]}, "
-        f"and in the mean\n{guessed[4][1:]} {direction}. So measure acceptance first: `specsim calibrate acceptance`, or the counters "
-        f"of your engine."
+    return "\n".join(
+        (
+            f"Over everything published that states enough ([validation](docs/validation.md)): with acceptance given, "
+            f"{given[0]} points,",
+            f"sign right in {given[1]}, median error {given[2]}, p90 {given[3]} (a null model, which fits in one line: "
+            f"{given[6]} and {given[7]}).",
+            f"With acceptance from the catalogue, which is what `make demo` has: {guessed[0]} points, {guessed[1]}, "
+            f"{guessed[2]}, {guessed[3]}, and in the mean",
+            f"{guessed[4][1:]} {direction}. So measure acceptance first: `specsim calibrate acceptance`, or the "
+            f"counters of your engine.",
+        )
     )
