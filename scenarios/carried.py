@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from scenarios.hardware import known_gpu
 from scenarios.models import default_drafter, known_model
 from scenarios.models import model as find_model
@@ -42,15 +44,16 @@ def carried_to(
             f"does not list, so that no ratio to {gpu.name} is known; measure there, or leave the profile out"
         )
     lacking = [name for name in ("target", "tp", "weight_dtype", "kv_dtype", "method") if name not in covers]
-    if lacking or not covers["tp"].isdecimal():
-        raise ProfileError(f"profile '{profile.name}' does not say its {', '.join(lacking) or 'tp'}, so that it cannot "
-                           f"be carried to {gpu.name}")  # fmt: skip
+    if lacking:
+        raise ProfileError(f"profile '{profile.name}' does not say its {', '.join(lacking)}, so that it cannot be "
+                           f"carried to {gpu.name}")  # fmt: skip
+    own_tp = _whole(profile, "tp")
     dtype = covers["weight_dtype"] if weight_dtype is None else weight_dtype
-    ranks = int(covers["tp"]) if tp is None else tp
-    if (own.name, int(covers["tp"]), covers["weight_dtype"]) == (gpu.name, ranks, dtype):
+    ranks = own_tp if tp is None else tp
+    if (own.name, own_tp, covers["weight_dtype"]) == (gpu.name, ranks, dtype):
         return profile
     shape = find_model(target or covers["target"])
-    here = _analytic(profile, shape, own, int(covers["tp"]), covers["weight_dtype"])
+    here = _analytic(profile, shape, own, own_tp, covers["weight_dtype"])
     there = _analytic(profile, shape, gpu, ranks, dtype)
     return carried(profile, here=here, there=there, families=(gpu_family(own), gpu_family(gpu)))
 
@@ -60,10 +63,11 @@ def _analytic(profile: LatencyProfile, target: ModelShape, gpu: Gpu, tp: int, we
     covers = profile.covers
     method = covers["method"]
     engine = next((name for name, it in ENGINES.items() if covers.get("engine", "").startswith(it.title)), "vllm")
-    options = {"layers": int(covers["draft_layers"])} if "draft_layers" in covers else {}
-    draft_tp = int(covers.get("draft_tp", covers["tp"]))
+    options = {"layers": _whole(profile, "draft_layers")} if "draft_layers" in covers else {}
+    own_tp = _whole(profile, "tp")
+    draft_tp = _whole(profile, "draft_tp") if "draft_tp" in covers else own_tp
     # a drafter that is split like the target stays so
-    ranks = tp if draft_tp == int(covers["tp"]) else min(draft_tp, tp)
+    ranks = tp if draft_tp == own_tp else min(draft_tp, tp)
     own = profile.draft is not None and drafter(method).loads != "layers"
     return analytic_profile(
         target, gpu, tp=tp, weight_dtype=_single(weight_dtype), kv_dtype=covers["kv_dtype"],
@@ -73,6 +77,19 @@ def _analytic(profile: LatencyProfile, target: ModelShape, gpu: Gpu, tp: int, we
         draft_kv_dtype=covers.get("draft_kv_dtype") if own else None,
         engine=engine, factors=factors_for(engine),
     )  # fmt: skip
+
+
+def _whole(profile: LatencyProfile, key: str) -> int:
+    """A whole number >= 1 that the profile covers.
+
+    Raises:
+        ProfileError: it is none.
+    """
+    text = profile.covers[key]
+    if not re.fullmatch("[1-9][0-9]{0,4}", text):
+        raise ProfileError(f"profile '{profile.name}': covers.{key} must be a whole number in 1..99999, is '{text}'; "
+                           f"correct it there, or measure again")  # fmt: skip
+    return int(text)
 
 
 def _single(weight_dtype: str) -> str | None:

@@ -22,6 +22,8 @@ from specsim.type_checks import check_types
 __all__ = ["PROFILE_VERSION", "LatencyProfile", "PassCost", "ProfileKind", "ZeroDrafts"]
 
 PROFILE_VERSION = 1
+_LARGEST_ERROR = 10.0
+"""Largest relative error of a step with which a profile still says something."""
 
 ProfileKind = Literal["analytic", "measured", "imported", "transferred"]
 ZeroDrafts = Literal["synced", "stale", "skipped"]
@@ -209,6 +211,9 @@ class LatencyProfile:
             value = getattr(self, name)
             if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
                 raise ProfileError(f"profile {self.name}: {name} must be finite and >= 0, got {value!r}")
+        if self.relative_error > _LARGEST_ERROR:
+            raise ProfileError(f"profile {self.name}: relative_error must be at most {_LARGEST_ERROR:g}, got "
+                               f"{self.relative_error!r}; a share, as 0.05 for 5 %")  # fmt: skip
         sizes = self.captured_requests
         whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in sizes)
         if not whole or list(sizes) != sorted(set(sizes)):
@@ -237,7 +242,7 @@ class LatencyProfile:
             raise ProfileError(f"{place}: expected an object, got {type(data).__name__}")
         rest = dict(data)
         version = rest.pop("profile_version", None)
-        if version != PROFILE_VERSION:
+        if type(version) is not int or version != PROFILE_VERSION:
             raise ProfileError(f"{place}: profile_version is {version!r}, this specsim reads {PROFILE_VERSION}")
         try:
             values = _checked_keys(cls, rest, place)
@@ -246,8 +251,8 @@ class LatencyProfile:
                     values[key] = PassCost(**_checked_keys(PassCost, values[key], f"{place}: {key}"))
             if values.get("evidence") is not None:
                 values["evidence"] = _evidence(values["evidence"], f"{place}: evidence")
-            values["notes"] = tuple(values.get("notes", ()))
-            values["captured_requests"] = tuple(values.get("captured_requests", ()))
+            values["notes"] = _row(values, "notes", place)
+            values["captured_requests"] = _row(values, "captured_requests", place)
             return cls(**values)
         except (ProfileError, TypeError) as error:  # a record that checks itself knows no place
             raise ProfileError(str(error) if str(error).startswith(place) else f"{place}: {error}") from error
@@ -260,13 +265,34 @@ class LatencyProfile:
 
 def _evidence(data: Any, place: str) -> Evidence:
     values = _checked_keys(Evidence, data, place)
-    values["flagged"] = tuple(values.get("flagged", ()))
+    values["flagged"] = _row(values, "flagged", place)
     for name in ("ranges", "intervals", "references"):
-        try:
-            values[name] = {key: (float(low), float(high)) for key, (low, high) in values.get(name, {}).items()}
-        except (TypeError, ValueError, AttributeError):
-            raise ProfileError(f"{place}: {name} must hold two numbers each") from None
+        pairs = values.get(name, {})
+        if not isinstance(pairs, Mapping):
+            raise ProfileError(f"{place}: {name} must hold two numbers each, got {_shown(pairs)}")
+        for key, pair in pairs.items():
+            if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(map(_is_number, pair)):
+                raise ProfileError(f"{place}: {name} must hold two numbers each, got {_shown(pair)} for {key}")
+        values[name] = {key: (float(low), float(high)) for key, (low, high) in pairs.items()}
     return Evidence(**values)
+
+
+def _row(values: Mapping[str, Any], name: str, place: str) -> tuple[Any, ...]:
+    """The entries of an array; none where it is missing."""
+    value = values.get(name, ())
+    if not isinstance(value, list | tuple):
+        raise ProfileError(f"{place}: {name} must be an array, got {_shown(value)}; [] where there is none")
+    return tuple(value)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a number that arithmetic can hold; `Evidence` refuses infinite ones."""
+    return isinstance(value, float) or (type(value) is int and abs(value) < 2**63)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _checked_keys(cls: type, data: Any, place: str) -> dict[str, Any]:

@@ -221,8 +221,11 @@ def import_profile(file: str, out: str | None, force: bool, db: str | None, **va
     if _is_profile(file):
         from scenarios.profiles import load_profile
 
-        if values["target"] or values["gpu"]:
-            raise ProfileError(f"{file} is a profile and says itself what it is for; leave out --target and --gpu")
+        context = click.get_current_context()
+        given = [f"--{name.replace('_', '-')}" for name in values
+                 if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]  # fmt: skip
+        if given:
+            raise ProfileError(f"{file} is a profile and says itself what it is for; leave out {', '.join(given)}")
         found = load_profile(file)
     else:
         found = _fitted(file, values, out)

@@ -87,7 +87,10 @@ def test_import_stores_and_export_gives_back(points: Path, tmp_path: Path) -> No
     assert sha256[:12] in run("profile", "list", "--db", db)
     run("profile", "export", sha256[:12], "-o", str(tmp_path / "again.json"), "--db", db)
     assert json.loads((tmp_path / "again.json").read_text("utf-8")) == json.loads(out.read_text("utf-8"))
-    assert "leave out --target" in run("profile", "import", str(out), "--target", "qwen3-8b", "--db", db, code=2)
+    for flag, value in (("--target", "qwen3-8b"), ("--gpu", "h200"), ("--tp", "1"), ("--dtype", "fp8"),
+                        ("--method", "none"), ("--attention-backend", "foo"), ("--engine-version", "1")):  # fmt: skip
+        refused = run("profile", "import", str(out), flag, value, "--db", db, code=2)
+        assert f"says itself what it is for; leave out {flag}" in refused
 
 
 def forward_cases() -> list[dict[str, Any]]:

@@ -196,6 +196,14 @@ def test_a_profile_is_read_back_as_it_was(profile: LatencyProfile) -> None:
         ({"ranges": {"width": [3, 2]}}, "width runs from 3.0 to 2.0"),
         ({"ranges": {"width": 3}}, "ranges must hold two numbers each"),
         ({"holdout": 1}, "unknown key 'holdout'"),
+        *(({"flagged": bad}, "evidence: flagged must be an array, got") for bad in (None, 3, True, "x")),
+        *(
+            ({name: {"width": [bad, 10**18]}}, f"{name} must hold two numbers each, got .* for width")
+            for name in ("ranges", "intervals", "references")
+            for bad in (10**399, "1", True, None)
+        ),
+        ({"ranges": {"width": "12"}}, "ranges must hold two numbers each"),
+        ({"intervals": 5}, "intervals must hold two numbers each, got 5"),
     ],
 )
 def test_evidence_that_makes_no_sense_is_refused(
@@ -205,6 +213,20 @@ def test_evidence_that_makes_no_sense_is_refused(
     data["evidence"] = {**data["evidence"], **change}
     with pytest.raises(ProfileError, match=message):
         LatencyProfile.from_dict(data)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        *(({name: bad}, f"profile: {name} must be an array, got")
+          for name in ("notes", "captured_requests") for bad in (None, 3, True, "x")),
+        ({"profile_version": True}, "profile_version is True"),
+        ({"relative_error": 1e9}, "relative_error must be at most 10, got 1000000000.0"),
+    ],
+)  # fmt: skip
+def test_fields_of_another_kind_are_refused(profile: LatencyProfile, change: dict[str, object], message: str) -> None:
+    with pytest.raises(ProfileError, match=message):
+        LatencyProfile.from_dict(profile.to_dict() | change)
 
 
 def test_a_range_is_left_upwards_only() -> None:

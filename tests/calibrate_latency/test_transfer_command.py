@@ -42,6 +42,16 @@ def file(profile: LatencyProfile, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize("key", ["tp", "draft_tp", "draft_layers"])
+@pytest.mark.parametrize("text", ["x", "", "²", "1e3", "0", "9" * 40])
+def test_what_the_profile_covers_must_be_a_number(file: Path, key: str, text: str) -> None:
+    data = json.loads(file.read_text("utf-8"))
+    data["covers"][key] = text
+    file.write_text(json.dumps(data), encoding="utf-8")
+    refused = run("profile", "transfer", file, "--to", "h200-sxm", code=2)
+    assert f"covers.{key} must be a whole number in 1..99999, is '{text}'" in refused
+
+
 def test_it_is_written_shown_compared_and_used(file: Path, tmp_path: Path) -> None:
     out = tmp_path / "there.json"
     shown = run("profile", "transfer", file, "--to", "h200-sxm", "-o", out)
