@@ -67,7 +67,8 @@ def _over_load(result: _Result, tables: _Tables) -> Section:
         f"Means over {result['loads']['replications']} paired replications, which meet the same requests with the "
         "same luck under every policy. Bands (off and the policy that the answer is about) and bars (the others) are "
         "95 % intervals; they cover traffic and luck. Step times are good to "
-        f"±{result['profile']['relative_error']:.0%} on top of that, mostly alike for every policy. Hollow markers: "
+        f"±{result['profile']['relative_error']:.0%} on top of that, mostly alike for every policy: dotted lines are "
+        "the banded curves with every step so much slower and faster, as far as the loads reach. Hollow markers: "
         f"the fleet cannot keep up with that load. The load of the log is {result['loads']['own_per_s']:.3g} "
         "requests/s. A policy that the engine cannot be told to follow is compared, but not recommended."
     )

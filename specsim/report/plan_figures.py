@@ -13,6 +13,7 @@ from specsim.report.charts.curves import Curve, load_chart
 from specsim.report.charts.maps import Cell, Turn, grid_map
 from specsim.report.charts.steps import schedule_chart
 from specsim.report.charts.style import PAPER, mixed
+from specsim.report.dilated import Kind, dilated
 from specsim.report.document import Figure
 from specsim.report.plan_facts import PAYS, batch_text, change_text, schedule_text
 from specsim.report.plan_tables import by_rank
@@ -42,14 +43,15 @@ def load_figures(result: _Result, tables: _Tables) -> tuple[Figure, ...]:
     found = [
         _curves(result, tables, "speedup", "Speed-up to the last token", "e2e_speedup", one, times, even, around=error)
     ]
-    for name, title, key, scale, show, level in (
-        ("tpot", "Time per output token, p95, ms", "tpot_p95_s", ms, milliseconds, tpot),
-        ("ttft", "Time to the first token, p95, ms", "ttft_p95_s", ms, milliseconds, ttft),
-        ("throughput", "Output tokens/s of the fleet", "output_tokens_per_s", one, number, None),
-        ("slo", "Requests within the objective", "slo_share", one, percent, share),
-        ("batch", "Running requests of a replica", "running_batch", one, number, None),
-    ):
-        found.append(_curves(result, tables, name, title, key, scale, show, level))
+    kinds: tuple[tuple[str, str, str, float, Callable[[Any], str], tuple[float, str] | None, Kind | None], ...] = (
+        ("tpot", "Time per output token, p95, ms", "tpot_p95_s", ms, milliseconds, tpot, "time"),
+        ("ttft", "Time to the first token, p95, ms", "ttft_p95_s", ms, milliseconds, ttft, "time"),
+        ("throughput", "Output tokens/s of the fleet", "output_tokens_per_s", one, number, None, "rate"),
+        ("slo", "Requests within the objective", "slo_share", one, percent, share, None),
+        ("batch", "Running requests of a replica", "running_batch", one, number, None, "count"),
+    )
+    for name, title, key, scale, show, level, kind in kinds:
+        found.append(_curves(result, tables, name, title, key, scale, show, level, kind=kind))
     return tuple(found)
 
 
@@ -64,8 +66,10 @@ def _curves(
     level: tuple[float, str] | None,
     *,
     around: float = 0.0,
+    kind: Kind | None = None,
 ) -> Figure:
-    """One figure over load."""
+    """One figure over load; of a `kind`, also as it were with steps one sigma faster and slower."""
+    error = result["profile"]["relative_error"]
     own = float(result["loads"]["own_per_s"])
     shown = headings(result["loads"]["policies"])
     table = tables["comparison"].only("load_per_s", "policy", "saturated", key)
@@ -79,7 +83,10 @@ def _curves(
         values = [[_number(row[3][part]) * scale for row in rows] for part in ("mean", "low", "high")]
         mean = values[0]
         low, high = ([v if math.isfinite(v) else m for v, m in zip(side, mean, strict=True)] for side in values[1:])
-        curves[shown[policy]] = Curve([row[0] for row in rows], mean, low, high, [row[2] for row in rows])
+        loads = [row[0] for row in rows]
+        factors = () if kind is None else (1 / (1 + error), 1 + error)
+        beside = tuple(dilated(loads, mean, factor, kind) for factor in factors if kind is not None)
+        curves[shown[policy]] = Curve(loads, mean, low, high, [row[2] for row in rows], beside)
         at_own = next(row[3]["mean"] for row in rows if row[0] == own)
         said.append(f"{shown[policy]} {show(at_own)}")
     text = f"{title} over {len(result['loads']['simulated_per_s'])} loads; at {own:.3g} requests/s: {', '.join(said)}."
@@ -87,7 +94,8 @@ def _curves(
     banded = {"off", shown[result["recommendation"]["compared_policy"]]}
     order = [shown[policy] for policy in by_rank(result)]
     draw = partial(load_chart, name, title, curves, description=text, own_per_s=own, order=order, banded=banded,
-                   level=level, around=around, share=key == "slo_share")  # fmt: skip
+                   level=level, around=around, share=key == "slo_share",
+                   beside=f"step times ±{error:.0%}")  # fmt: skip
     return Figure(name, title, draw, text, by_policy)
 
 

@@ -28,6 +28,8 @@ class Curve:
     high: Sequence[float]
     saturated: Sequence[bool]
     """Loads that the fleet cannot keep up with; their markers are hollow."""
+    beside: tuple[Sequence[float], ...] = ()
+    """The same curve were things otherwise, drawn dotted."""
 
 
 def load_chart(
@@ -42,6 +44,7 @@ def load_chart(
     level: tuple[float, str] | None = None,
     around: float = 0.0,
     share: bool = False,
+    beside: str = "",
 ) -> str:
     """SVG of curves by name.
 
@@ -52,6 +55,7 @@ def load_chart(
         level: a height and what it is, drawn as a horizontal line.
         around: relative height above and below `level` that is shaded, as what cannot be told from it.
         share: whether the figure is one between 0 and 1.
+        beside: what the dotted curves beside banded ones are.
     """
     looks = series_of(order)
     with canvas(height=290) as (figure, axes):
@@ -59,6 +63,8 @@ def load_chart(
             look = looks[label]
             if label in banded:
                 axes.fill_between(curve.load_per_s, curve.low, curve.high, color=look.color, alpha=0.15, linewidth=0)
+                for other in curve.beside:
+                    axes.plot(curve.load_per_s, other, color=look.color, linestyle=(0, (1, 2)), linewidth=0.9)
             else:
                 axes.vlines(curve.load_per_s, curve.low, curve.high, color=look.color, alpha=0.6, linewidth=0.7)
             axes.plot(curve.load_per_s, curve.mean, color=look.color, linestyle=look.linestyle, linewidth=1.5)
@@ -76,6 +82,8 @@ def load_chart(
             if around:
                 axes.axhspan(height / (1 + around), height * (1 + around), color=GREY, alpha=0.15, linewidth=0,
                              label=f"±{around:.0%}: cannot be told")  # fmt: skip
+        if any(curves[label].beside for label in banded if label in curves):
+            axes.plot([], [], color=GREY, linestyle=(0, (1, 2)), linewidth=0.9, label=beside)
         axes.axvline(own_per_s, color=GREY, linewidth=1.2, linestyle=(0, (2, 2)), label="load of the log")
         axes.set_xlabel("requests/s")
         axes.set_title(title)
