@@ -17,7 +17,8 @@ from typing import Any
 import torch
 import transformers
 
-from calibrate.drafters.head_files import fill, head_config, head_tensors, in_one_line, refuse_form, take
+from calibrate.drafters.head_config import head_config, not_buildable
+from calibrate.drafters.head_files import fill, head_tensors, in_one_line, refuse_form, take
 from calibrate.models import FlatModel
 from calibrate.models.feature_head import FeatureHead, HeadPlan
 from specsim.errors import ScenarioError
@@ -45,7 +46,7 @@ def load_eagle(folder: str | Path, target: FlatModel) -> FeatureHead:
     if whole.get("layernorms") or whole.get("add_para_norm") or "embedding_layernorm.weight" in tensors:
         raise ScenarioError(f"{place}: an EAGLE head with further norms ('layernorms'), which is not read here")
     fusion, first = ("fc", "layers.") if project else ("fusion_fc", "transformer.")
-    config = _layer_config(whole, tensors)
+    config = _layer_config(place, whole, tensors)
     _fits(place, whole, config, target, config.hidden_size)
     own_rows = len(tensors["lm_head.weight"]) if "lm_head.weight" in tensors else 0
     if own_rows not in (0, target.vocab_size):
@@ -78,7 +79,7 @@ def load_eagle3(folder: str | Path, target: FlatModel) -> FeatureHead:
     tensors = {name.replace("midlayer.", "layers.0.", 1): tensor for name, tensor in _tensors(place).items()}
     if "layers.0.hidden_norm.weight" not in tensors:
         raise refuse_form(place, tensors, "EAGLE-3 head", "midlayer.hidden_norm.weight or layers.0.hidden_norm.weight")
-    config = _layer_config(whole, tensors)
+    config = _layer_config(place, whole, tensors)
     state_size = int(whole.get("target_hidden_size") or config.hidden_size)
     _fits(place, whole, config, target, state_size)
     nested = whole.get("eagle_config") or {}
@@ -86,6 +87,8 @@ def load_eagle3(folder: str | Path, target: FlatModel) -> FeatureHead:
     if nested.get("use_aux_hidden_state") is False:
         layers = ()
     draft_vocab = int(whole.get("draft_vocab_size") or config.vocab_size)
+    if draft_vocab > config.vocab_size:
+        raise not_buildable(place, "draft_vocab_size", draft_vocab, f"at most its 'vocab_size', {config.vocab_size}")
     shared = "lm_head.weight" not in tensors and draft_vocab == config.vocab_size
     plan = HeadPlan(
         fused_states=len(layers), state_size=state_size, fuse_norm="input_norm.weight" in tensors,
@@ -115,7 +118,9 @@ def _tensors(place: Path) -> dict[str, torch.Tensor]:
     return {name.removeprefix("model."): tensor for name, tensor in head_tensors(place).items()}
 
 
-def _layer_config(whole: dict[str, Any], tensors: dict[str, torch.Tensor]) -> transformers.PretrainedConfig:
+def _layer_config(
+    place: Path, whole: dict[str, Any], tensors: dict[str, torch.Tensor]
+) -> transformers.PretrainedConfig:
     """The head's layers as an architecture of transformers: Llama's, or Qwen3's where queries are normed."""
     given = whole.get("transformer_layer_config") or whole
     normed = any(name.endswith("self_attn.q_norm.weight") for name in tensors)
@@ -125,7 +130,19 @@ def _layer_config(whole: dict[str, Any], tensors: dict[str, torch.Tensor]) -> tr
     values |= {"num_hidden_layers": max(1, len(layers)), "layer_types": ["full_attention"] * max(1, len(layers))}
     if any(name.endswith("o_proj.bias") for name in tensors):
         values["attention_bias"] = True
-    return kind(**values)
+    config = kind(**values)
+    # held against the files before anything of these sizes is made
+    head_dim = int(config.head_dim or 0)
+    wanted = {
+        "mlp.gate_proj.weight": ("intermediate_size", int(config.intermediate_size)),
+        "self_attn.q_proj.weight": ("num_attention_heads * head_dim", int(config.num_attention_heads) * head_dim),
+        "self_attn.k_proj.weight": ("num_key_value_heads * head_dim", int(config.num_key_value_heads or 0) * head_dim),
+    }
+    for ending, (key, rows) in wanted.items():
+        name = next((name for name in tensors if name.endswith(ending)), None)
+        if name is not None and len(tensors[name].shape) == 2 and len(tensors[name]) != rows:
+            raise not_buildable(place, key, rows, f"{len(tensors[name])}, the rows of its tensor '{name}'")
+    return config
 
 
 def _fits(
@@ -145,10 +162,13 @@ def _read_layers(place: Path, whole: dict[str, Any], nested: dict[str, Any], tar
     """Layers behind which states are read, from 0."""
     number, key = target.num_layers, "eagle_aux_hidden_state_layer_ids"
     entered, left = whole.get(key), nested.get(key)
-    if not entered and left:
-        ids = [int(n) for n in left]
+    for name, given in ((key, entered), (f"eagle_config.{key}", left)):
+        if given is not None and (not isinstance(given, list) or not given or any(type(n) is not int for n in given)):
+            raise not_buildable(place, name, given, "a list of whole numbers, e.g. [2, 16, 29]")
+    if entered is None and left is not None:
+        ids = list(left)
     else:
-        ids = [int(n) - 1 for n in entered or (2, number // 2, number - 3)]
+        ids = [n - 1 for n in entered or (2, number // 2, number - 3)]
     if any(not 0 <= n < number for n in ids):
         raise ScenarioError(
             f"{place}: reads the target behind layers {ids}, counted from 0, and {target.name} has {number} layers"
@@ -168,11 +188,11 @@ def _target_ids(
         if draft_vocab != vocabulary:
             raise ScenarioError(f"{place}: drafts {draft_vocab} of {vocabulary} tokens and does not say which (d2t)")
         return None
-    ids = torch.arange(draft_vocab) + take(tensors, "d2t", (draft_vocab,), place).long()
+    ids = torch.arange(draft_vocab) + take(tensors, "d2t", (draft_vocab,), place, whole=True).long()
     if not 0 <= int(ids.min()) <= int(ids.max()) < target.vocab_size or len(ids.unique()) < len(ids):
         raise ScenarioError(f"{place}: 'd2t' leads to tokens that the target does not have, or twice to the same")
     if "t2d" in tensors:
-        drafted = take(tensors, "t2d", (vocabulary,), place).bool().nonzero()[:, 0]
+        drafted = take(tensors, "t2d", (vocabulary,), place, whole=True).bool().nonzero()[:, 0]
         if drafted.tolist() != ids.sort().values.tolist():
             raise ScenarioError(f"{place}: 't2d' and 'd2t' name different tokens; the head was put together wrongly")
     return ids

@@ -1,4 +1,4 @@
-"""Files of drafting heads: configuration and tensors of a directory, in safetensors or the older format of torch.
+"""Tensors of drafting heads: those of a directory, in safetensors or the older format of torch.
 
 What is not there, has another shape, is quantised, or stands there unused is refused by name: a head without one of its
 tensors is another head.
@@ -6,12 +6,11 @@ tensors is another head.
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Callable, Collection, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from calibrate.models import FlatModel
 from specsim.errors import ScenarioError, SpecsimError
 
-__all__ = ["fill", "head_config", "head_tensors", "in_one_line", "refuse_form", "take", "tensor_names"]
+__all__ = ["fill", "head_tensors", "in_one_line", "refuse_form", "take", "tensor_names"]
 
 _FORMS = (
     ("an EAGLE-3 head (--method eagle3)", ("midlayer.", "layers.0.hidden_norm.")),
@@ -51,22 +50,6 @@ def in_one_line(load: Callable[[str | Path, FlatModel], _Loaded]) -> Callable[[s
             ) from None
 
     return told
-
-
-def head_config(folder: Path) -> dict[str, Any]:
-    """The content of config.json.
-
-    Raises:
-        ScenarioError: it cannot be read.
-    """
-    file = folder / "config.json"
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ScenarioError(f"{file}: cannot be read ({error}); --draft needs the folder of a drafting head") from None
-    if not isinstance(values, dict):
-        raise ScenarioError(f"{file}: a config.json holds an object, this holds a {type(values).__name__}")
-    return values
 
 
 def head_tensors(folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, torch.Tensor]:
@@ -116,17 +99,33 @@ def _files(folder: Path) -> list[Path]:
     return files
 
 
-def take(tensors: Mapping[str, torch.Tensor], name: str, shape: tuple[int, ...], folder: Path) -> torch.Tensor:
-    """A tensor by name.
+def take(
+    tensors: Mapping[str, torch.Tensor], name: str, shape: tuple[int, ...], folder: Path, *, whole: bool = False
+) -> torch.Tensor:
+    """A tensor by name: weights, or whole numbers where `whole`.
 
     Raises:
-        ScenarioError: it is missing, or has another shape.
+        ScenarioError: it is missing, has another shape or kind of numbers, or weights that are not finite.
     """
     if name not in tensors:
         raise ScenarioError(f"{folder}: has no tensor '{name}'; its tensors: {_some(tensors)}")
     if tuple(tensors[name].shape) != shape:
         raise ScenarioError(f"{folder}: tensor '{name}' has shape {list(tensors[name].shape)}, expected {list(shape)}")
-    return tensors[name]
+    tensor = tensors[name]
+    kind = str(tensor.dtype).removeprefix("torch.")
+    if whole and (tensor.is_floating_point() or tensor.is_complex()):
+        raise ScenarioError(f"{folder}: tensor '{name}' is of {kind}, and must be of whole numbers")
+    if not whole and not tensor.is_floating_point():
+        raise ScenarioError(
+            f"{folder}: tensor '{name}' is of {kind}; heads are read in 16 or 32 bits of floating point"
+        )
+    if not whole and not bool(tensor.isfinite().all()):
+        bad = tensor.numel() - int(tensor.isfinite().sum())
+        raise ScenarioError(
+            f"{folder}: tensor '{name}' has {bad:,} of {tensor.numel():,} values that are no finite number (NaN or "
+            f"infinite), with which nothing is ever accepted; train or convert the head anew"
+        )
+    return tensor
 
 
 def fill(

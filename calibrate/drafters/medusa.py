@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 
 from calibrate.drafters.base import NOTHING, Draftee, Law, Proposal
-from calibrate.drafters.head_files import head_config, head_tensors, in_one_line, refuse_form, take
+from calibrate.drafters.head_config import head_config, not_buildable
+from calibrate.drafters.head_files import head_tensors, in_one_line, refuse_form, take
 from calibrate.drafters.planting import CHAIN, Node, Planting, grow
 from calibrate.models import FlatModel, SlotCache
 from specsim.errors import ScenarioError
@@ -85,17 +86,30 @@ def load_medusa(folder: str | Path, target: FlatModel) -> MedusaHeads:
     def there(name: str, *shape: int) -> torch.Tensor:
         return take(tensors, name, shape, place).to(target.device, target.dtype)
 
-    token_map = tensors.get("token_map")
+    token_map = (
+        None
+        if "token_map" not in tensors
+        else take(tensors, "token_map", tuple(tensors["token_map"].shape), place, whole=True)
+    )
     rows = vocabulary if token_map is None else int(config.get("truncated_vocab_size") or len(token_map))
     if token_map is not None and (
         tuple(token_map.shape) != (rows,) or not 0 <= int(token_map.min()) <= int(token_map.max()) < vocabulary
     ):
         raise ScenarioError(f"{place}: 'token_map' is not a list of {rows} of the target's tokens")
+    mark = re.compile(r"(\d+)\.(\d+)\.linear\.(?:weight|bias)" if of_project else r"blocks\.(\d+)\.layers\.(\d+)\..+")
+    # published folders hold more heads than they name, and no more blocks of one
+    blocks_of = [(name, match) for name, match in ((n, mark.fullmatch(n)) for n in tensors) if match is not None]
+    beyond = next((name for name, match in blocks_of if int(match[1]) < count and int(match[2]) >= layers), None)
+    if beyond is not None:
+        raise not_buildable(place, names[1], layers, f"more: the files hold the block '{beyond}'")
+    biased = any(name.endswith(".bias") for name, _ in blocks_of)
     heads = []
     for head in range(count):
         blocks: list[_Block] = []
         for layer in range(layers):
             stem = f"{head}.{layer}.linear" if of_project else f"blocks.{head}.layers.{layer}"
+            if biased and f"{stem}.bias" not in tensors:
+                raise ScenarioError(f"{place}: has no tensor '{stem}.bias', and other blocks have theirs")
             bias = there(f"{stem}.bias", size) if f"{stem}.bias" in tensors else None
             blocks.append((there(f"{stem}.weight", size, size), bias))
         output = f"{head}.{layers}.weight" if of_project else f"lm_heads.{head}.weight"

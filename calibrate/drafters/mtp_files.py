@@ -22,7 +22,8 @@ from typing import Any
 import torch
 import transformers
 
-from calibrate.drafters.head_files import fill, head_config, head_tensors, in_one_line, refuse_form, take, tensor_names
+from calibrate.drafters.head_config import head_config
+from calibrate.drafters.head_files import fill, head_tensors, in_one_line, refuse_form, take, tensor_names
 from calibrate.models import FlatModel
 from calibrate.models.feature_head import FeatureHead, HeadPlan
 from specsim.errors import ScenarioError

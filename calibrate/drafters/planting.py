@@ -243,6 +243,9 @@ def read_tree(text: str) -> Chain | StaticTree:
         raise ScenarioError(
             f"--tree {text}: must hold a list of paths, each a list of ranks, such as [[0], [0, 0], [1]]"
         )
+    twice = next((path for path in paths if paths.count(path) > 1), None)
+    if twice is not None:
+        raise ScenarioError(f"--tree {text}: has the path {twice} twice; give each once")
     return _tree_of({tuple(path) for path in paths}, text)
 
 

@@ -283,32 +283,73 @@ def test_a_folder_of_another_kind_is_named(
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("head", "key", "value"),
-    [
-        ("eagle", "hidden_size", "wide"),
-        ("eagle", "num_attention_heads", 0),
-        ("eagle3", "num_key_value_heads", -1),
-        ("eagle3", "rms_norm_eps", None),
-        ("eagle3_speculators", "transformer_layer_config", [1]),
-        ("mtp_qwen", "num_hidden_layers", {}),
-        ("medusa_vllm", "truncated_vocab_size", "x"),
-    ],
-)
+SIZES = (
+    "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size",
+    "rms_norm_eps", "max_position_embeddings",
+)  # fmt: skip
+IDS = "eagle_aux_hidden_state_layer_ids"
+NO_HEADS = [
+    *(
+        (head, key, [value for value in (None, "x", 4.5, True, [3], 0, -1, 10**9, {})
+                     if value is not None or key not in ("num_key_value_heads", "head_dim")])
+        for head in ("eagle", "eagle3", "mtp_qwen") for key in SIZES
+    ),
+    ("eagle3", "draft_vocab_size", [-1, "x", 10**9, 62, True]),
+    ("eagle3", IDS, [5, "x", True, [], ["x"], [1.5], {}]),
+    ("eagle3_speculators", "transformer_layer_config", [[1], "x", {"hidden_size": None}]),
+    ("mtp_qwen", "num_hidden_layers", [None, "x", [], {}, 0, True]),
+    ("medusa_vllm", "num_hidden_layers", [0, True, "x", None]),
+    ("medusa", "medusa_num_layers", [0, -1, True]),
+    ("medusa", "medusa_num_heads", [0, True, 10**9, None]),
+    ("medusa_vllm", "truncated_vocab_size", ["x", -1]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("head", "key", "values"), NO_HEADS, ids=lambda value: str(value)[:24])
 def test_numbers_that_make_no_head_are_refused_in_one_line(
-    folders: dict[str, Path], head: str, key: str, value: Any, tmp_path: Path
+    folders: dict[str, Path], head: str, key: str, values: list[Any], tmp_path: Path
 ) -> None:
     for file in folders[head].iterdir():
         shutil.copy(file, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {key: value}))
-    if head == "medusa_vllm":
-        tensors = head_tensors(tmp_path) | {"token_map": torch.arange(3)}
-        save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(ScenarioError, match=r"its config\.json describes no head that can be built") as error:
-        LOADERS[head.partition("_")[0]](tmp_path, target())
-    assert str(tmp_path) in str(error.value)
-    assert "\n" not in str(error.value)
+    for value in values:
+        (tmp_path / "config.json").write_text(json.dumps(config | {key: value}))
+        with pytest.raises(ScenarioError) as error:
+            LOADERS[head.partition("_")[0]](tmp_path, target())
+        assert "describes no head that can be built: '" in str(error.value)
+        assert key in str(error.value)
+        assert str(tmp_path) in str(error.value)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("head", ["medusa", "medusa_vllm", "eagle", "eagle3", "mtp_qwen"])
+def test_weights_that_are_no_weights_are_named(folders: dict[str, Path], head: str, tmp_path: Path) -> None:
+    load, tensors = LOADERS[head.partition("_")[0]], head_tensors(folders[head])
+    shutil.copy(folders[head] / "config.json", tmp_path)
+    name = next(
+        name for name in sorted(tensors) if name.endswith(("linear.weight", "layers.0.weight", "up_proj.weight"))
+    )
+    seen_as = name.replace("midlayer", "layers.0")
+
+    def refusal(changed: dict[str, Any]) -> str:
+        save_file({key: tensor.contiguous().clone() for key, tensor in changed.items()}, tmp_path / "model.safetensors")
+        with pytest.raises(ScenarioError) as error:
+            load(tmp_path, target())
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    for bad in (float("nan"), float("inf")):
+        spoilt = tensors[name].clone()
+        spoilt[0, 0] = bad
+        said = refusal(tensors | {name: spoilt})
+        assert f"tensor '{seen_as}' has 1 of {spoilt.numel():,} values that are no finite number" in said
+    assert f"tensor '{seen_as}' is of int64" in refusal(tensors | {name: tensors[name].long()})
+    if head.startswith("medusa"):
+        bias = name.replace("weight", "bias")
+        said = refusal({key: tensor for key, tensor in tensors.items() if key != bias})
+        assert f"has no tensor '{bias}', and other blocks have theirs" in said
+    if head == "eagle3":
+        assert "tensor 'd2t' is of float32" in refusal(tensors | {"d2t": tensors["d2t"].float()})
 
 
 def test_layers_that_eagle3_reads_are_named_by_what_enters_or_leaves_them(

@@ -176,6 +176,7 @@ def test_trees_are_read_and_refused(tmp_path: Path) -> None:
     assert [paths.count(path) for path in ((), (0,), (1,), (0, 0), (0, 1))] == [2, 2, 1, 1, 0]
     for content, said in (
         ("[[0], [1, 0]]", r"path \[1, 0\] is there without \[1\]"),
+        ("[[0], [0]]", r"has the path \[0\] twice; give each once"),
         ("[[0], [2]]", r"path \[2\] is there without the likelier one that ends in 1"),
         ("[]", "must hold 1..1024 paths, holds 0"),
         ('{"a": 1}', "must hold a list of paths"),
