@@ -231,27 +231,46 @@ def uncertainty_part(
         row["range"] = _range(it, row, found, draws, order)
     best = order.cheapest()
     if best is None:
-        return {"draws": len(draws), "flip_probability": None, "speculation_flip_probability": None,
+        return {"draws": len(draws), "confidence": None, "wrong_probability": None, "flip_probability": None,
+                "nothing_holds_probability": None, "speculation_flip_probability": None,
                 "too_small_probability": None, "alternatives": [], "measure": [], "terms": [], "text": []}  # fmt: skip
     choice = _Choice(rows, sized, order)
     chosen = choice.decide(draws)
     off, on = (choice.costs(draws, speculative=which) for which in (False, True))
     saves = np.sign(np.nan_to_num(off, posinf=_NEVER) - np.nan_to_num(on, posinf=_NEVER))
-    flip = float(np.mean(chosen != choice.kind_of(best)))
+    some = chosen != _NOTHING
+    other = chosen != choice.kind_of(best)
+    small = replicas[best] > rows[best]["replicas"]
+    wrong = float(np.mean(other | small))
+    unsettled_now = float(np.mean(other))
     part = {
         "draws": len(draws),
-        "flip_probability": flip,
-        "speculation_flip_probability": float(np.mean((saves > 0) != choice.saves())),
-        "too_small_probability": float(np.mean(replicas[best] > rows[best]["replicas"])),
+        "confidence": _confidence(wrong, close=rows[best]["close"]),
+        "wrong_probability": wrong,
+        "flip_probability": float(np.mean(other & some)),
+        "nothing_holds_probability": float(np.mean(~some)),
+        "speculation_flip_probability": float(np.mean(((saves > 0) != choice.saves()) & some)),
+        "too_small_probability": float(np.mean(small)),
         "alternatives": choice.alternatives(chosen, best),
-        "measure": _measurements(job, choice, draws, flip),
-        "terms": _terms(choice, draws, flip),
+        "measure": _measurements(job, choice, draws, unsettled_now),
+        "terms": _terms(choice, draws, unsettled_now),
     }
     part["text"] = _sentences(part, rows, best)
     return part
 
 
 _NEVER = 1e18
+_NOTHING = -1
+"""In place of the number of a kind of fleet: no number of any of them holds, or none that does has a price."""
+_SURE, _LIKELY_RIGHT = 0.0228, 0.1587
+"""Share of wrong draws below which a choice is sure, or likely: beyond two sigma, or one, on one side, as in a plan."""
+
+
+def _confidence(wrong: float, *, close: bool) -> str:
+    """`sure`, `likely` or `unsure`; never sure where replications cannot tell whether the fleet holds."""
+    if wrong < _SURE and not close:
+        return "sure"
+    return "likely" if wrong < _LIKELY_RIGHT else "unsure"
 
 
 class _Choice:
@@ -289,7 +308,8 @@ class _Choice:
         return off is None or self.order.cost(on) < self.order.cost(off)
 
     def decide(self, draws: Draws) -> np.ndarray:
-        """Number of the kind that is cheapest, by draw; of equals the one with fewer GPUs, then without speculation."""
+        """Number of the kind that is cheapest, by draw; of equals the one with fewer GPUs, then without speculation;
+        `_NOTHING` where none holds."""
         costs = []
         for index in self.offered:
             row = self.rows[index]
@@ -297,7 +317,8 @@ class _Choice:
             tie = 1e-9 * replicas * row["tp"] + 1e-12 * (row["policy_kind"] != "off")
             costs.append(np.nan_to_num(self._unit(index) * replicas * (1.0 + tie), nan=_NEVER, posinf=_NEVER))
         numbers = np.array([self.kind_of(index) for index in self.offered])
-        return np.asarray(numbers[np.argmin(np.array(costs), axis=0)])
+        by_option = np.array(costs)
+        return np.where(by_option.min(axis=0) < _NEVER, numbers[np.argmin(by_option, axis=0)], _NOTHING)
 
     def alternatives(self, chosen: np.ndarray, best: int) -> list[dict[str, Any]]:
         """Kinds that are cheapest in some draws, likeliest first, by the first option of each."""
@@ -307,7 +328,7 @@ class _Choice:
         return [
             {"option": best if n == own else self._first[int(n)], "probability": float(p)}
             for p, n in found
-            if p >= 0.005 or n == own
+            if n != _NOTHING and (p >= 0.005 or n == own)
         ]
 
 
@@ -343,9 +364,9 @@ def _whole(value: float) -> int | None:
     return int(value) if math.isfinite(value) else None
 
 
-def _measurements(job: WhatIfJob, choice: _Choice, draws: Draws, flip: float) -> list[dict[str, Any]]:
+def _measurements(job: WhatIfJob, choice: _Choice, draws: Draws, wrong: float) -> list[dict[str, Any]]:
     """Short measurements, by how likely the choice is wrong once each is known; none where it hardly is."""
-    if flip < NEGLIGIBLE:
+    if wrong < NEGLIGIBLE:
         return []
     gpus = dict.fromkeys(it.gpu for it in choice.sized)
     sources: list[Source] = [("acceptance", ""), *(("latency", gpu) for gpu in gpus)]
@@ -357,20 +378,22 @@ def _measurements(job: WhatIfJob, choice: _Choice, draws: Draws, flip: float) ->
     return sorted(found, key=lambda it: (it["flip_probability"], it["what"], it["gpu"] or ""))
 
 
-def _terms(choice: _Choice, draws: Draws, flip: float) -> list[dict[str, Any]]:
+def _terms(choice: _Choice, draws: Draws, wrong: float) -> list[dict[str, Any]]:
     """Groups of causes of a step, by how likely the choice is wrong once each is known on every GPU, least first."""
-    if flip < NEGLIGIBLE:
+    if wrong < NEGLIGIBLE:
         return []
     found = [{"term": term, "flip_probability": unsettled(draws, choice.decide, ("term", term))} for term in GROUPS]
     return sorted(found, key=lambda it: (it["flip_probability"], it["term"]))
 
 
 def _sentences(part: Mapping[str, Any], rows: Sequence[_Row], best: int) -> list[str]:
-    flip, small = part["flip_probability"], part["too_small_probability"]
+    flip, nothing, small = (part[f"{what}_probability"] for what in ("flip", "nothing_holds", "too_small"))
     row = rows[best]
+    none = f", in {_percent(nothing)} nothing {_that_counts(rows)}holds" if nothing else ""
     text = [
-        f"Step times and acceptance are uncertain: in {_percent(flip)} of {part['draws']:,} joint draws of their "
-        f"errors another kind of fleet is cheapest, and in {_percent(small)} this one is too small; {_takes(row)}."
+        f"Confidence: {part['confidence']}. Step times and acceptance are uncertain: in {_percent(flip)} of "
+        f"{part['draws']:,} joint draws of their errors another kind of fleet is cheapest{none}, and in "
+        f"{_percent(small)} this one is too small; {_takes(row)}."
     ]
     others = [it for it in part["alternatives"] if it["option"] != best][:2]
     if flip >= NEGLIGIBLE and others:
@@ -378,7 +401,7 @@ def _sentences(part: Mapping[str, Any], rows: Sequence[_Row], best: int) -> list
         text.append(f"Cheapest instead: {named}.")
     if part["measure"]:
         first = part["measure"][0]
-        if first["flip_probability"] > 0.9 * flip:
+        if first["flip_probability"] > 0.9 * (flip + nothing):
             text.append("No single measurement settles that: several things are about as uncertain.")
         else:
             what = (
@@ -390,6 +413,13 @@ def _sentences(part: Mapping[str, Any], rows: Sequence[_Row], best: int) -> list
                 f"wrong in {_percent(first['flip_probability'])}."
             )
     return text
+
+
+def _that_counts(rows: Sequence[_Row]) -> str:
+    """What is left out of the ranking: options that the engine cannot follow, and those without a price."""
+    unpriced = any(row["cost"] is not None and row["cost"]["usd_per_h"] is None for row in rows)
+    priced = any(row["cost"] is not None and row["cost"]["usd_per_h"] is not None for row in rows)
+    return "that has a price " if unpriced and priced else ""
 
 
 def _percent(share: float) -> str:

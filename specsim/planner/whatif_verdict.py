@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specsim.planner.whatif_rank import Ranking
@@ -18,7 +18,7 @@ _BASIS = {
 
 
 def verdict_part(result: Mapping[str, Any], order: Ranking) -> dict[str, Any]:
-    """`cheapest`, `cheapest_off` and `cheapest_speculative` (indices of options, or null), `by_gpu`, and `text`."""
+    """`cheapest`, `cheapest_off`, `cheapest_speculative` (indices of options or null), `by_gpu`, `unpriced`, `text`."""
     best, off, on = (order.cheapest(speculative=which) for which in (None, False, True))
     by_gpu = []
     for gpu in dict.fromkeys(row["gpu"] for row in result["options"]):
@@ -36,7 +36,8 @@ def verdict_part(result: Mapping[str, Any], order: Ranking) -> dict[str, Any]:
         "cheapest_off": off,
         "cheapest_speculative": on,
         "by_gpu": by_gpu,
-        "text": _sentences(result, order, best, off, on),
+        "unpriced": (unpriced := _unpriced(order, best)),
+        "text": [*_sentences(result, order, best, off, on), *_unpriced_text(order, unpriced)],
     }
 
 
@@ -77,12 +78,17 @@ def _by_gpu(order: Ranking, *said: int | None) -> list[str]:
 
 
 def _fleet(order: Ranking, index: int) -> str:
-    row = order.rows[index]
     cost = order.cost(index)
     price = "" if order.basis == "gpus" else " for $%s/h" % (f"{cost:,.2f}" if cost != float("inf") else "?")
+    return _fleet_of(order, index) + price
+
+
+def _fleet_of(order: Ranking, index: int) -> str:
+    """A fleet in words, without what it costs."""
+    row = order.rows[index]
     dtype = f" {row['weight_dtype']}" if row["weight_dtype"] else ""
     how = "without speculation" if row["policy_kind"] == "off" else f"with {row['policy']}"
-    return f"{row['gpus']} {row['gpu']} ({row['replicas']} x tp {row['tp']}{dtype}) {how}{price}"
+    return f"{row['gpus']} {row['gpu']} ({row['replicas']} x tp {row['tp']}{dtype}) {how}"
 
 
 def _compared(order: Ranking, off: int, on: int) -> str:
@@ -114,3 +120,28 @@ def _flips(result: Mapping[str, Any], order: Ranking, best: int) -> list[str]:
         return []
     limit = order.cost(others[0]) / row["gpus"]
     return [f"{row['gpu']} stays cheapest up to ${limit:,.2f} a GPU-hour; above that it is {_fleet(order, others[0])}."]
+
+
+def _unpriced(order: Ranking, best: int | None) -> list[dict[str, Any]]:
+    """GPUs that hold the objective but have no price where others have: their smallest fleet, and below which price of
+    a GPU-hour it would be the cheapest."""
+    if best is None or order.basis == "gpus":
+        return []
+    found = []
+    for gpu in dict.fromkeys(order.rows[i]["gpu"] for i in order.candidates):
+        own = order.ordered(gpu=gpu)[0]
+        if not math.isfinite(order.cost(own)):
+            limit = order.cost(best) / order.rows[own]["gpus"]
+            found.append({"gpu": gpu, "option": own, "cheapest_below_usd_per_gpu_h": limit})
+    return found
+
+
+def _unpriced_text(order: Ranking, unpriced: Sequence[Mapping[str, Any]]) -> list[str]:
+    found = []
+    for it in unpriced:
+        gpu, limit = it["gpu"], it["cheapest_below_usd_per_gpu_h"]
+        found.append(
+            f"{gpu} has no price and is not ranked (--price gives one); {_fleet_of(order, it['option'])} holds the "
+            f"objective, and would be cheapest below ${limit:,.2f} per GPU-hour."
+        )
+    return found

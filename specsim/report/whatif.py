@@ -200,7 +200,8 @@ def _beyond(page: Page, result: Mapping[str, Any]) -> None:
     page.heading("5. Headroom and growth")
     page.line(
         "Of the cheapest option of each GPU, and the cheapest without speculation: traffic, over that of the window, "
-        "up to which they hold the objective and keep up at all; GPUs with a spare replica (N+1), and for more traffic."
+        "up to which they hold the objective and keep up at all; GPUs with a spare replica (N+1), and for more "
+        "traffic, with the policy where it is another one."
     )
     factors = [grown["factor"] for grown in rows[0]["beyond"]["growth"]]
     page.table(
@@ -211,7 +212,7 @@ def _beyond(page: Page, result: Mapping[str, Any]) -> None:
                 _factor(row["beyond"]["holds_to"], row["beyond"]["fails_at"]),
                 _factor(row["beyond"]["keeps_up_to"], row["beyond"]["falls_behind_at"]),
                 f"{row['spare']['gpus']} (${_usd(row['spare']['cost']['usd_per_h'])}/h)",
-                *(_grown(grown) for grown in row["beyond"]["growth"]),
+                *(_grown(row, grown) for grown in row["beyond"]["growth"]),
             ]
             for row in rows
         ],
@@ -222,8 +223,12 @@ def _factor(to: float, ends: float | None) -> str:
     return f"{to:.2f}x" + ("+" if ends is None else "")
 
 
-def _grown(grown: Mapping[str, Any]) -> str:
-    return grown["verdict"] if grown["gpus"] is None else f"{grown['gpus']} (${_usd(grown['cost']['usd_per_h'])}/h)"
+def _grown(row: _Row, grown: Mapping[str, Any]) -> str:
+    """GPUs and their rent, and the policy where it is another one than that of the row."""
+    if grown["gpus"] is None:
+        return str(grown["verdict"])
+    other = "" if grown["policy"] == row["policy"] else f", {_policy({**row, 'policy': grown['policy']})}"
+    return f"{grown['gpus']} (${_usd(grown['cost']['usd_per_h'])}/h{other})"
 
 
 def _sure(page: Page, result: Mapping[str, Any]) -> None:

@@ -147,10 +147,11 @@ def _sure(result: _Result, tables: _Tables) -> Section:
     )
     blocks: list[Block] = [Paragraph(about), TableBlock(_shown(result, tables["ranges"]))]
     if tables["measurements"].rows:
-        wrong = result["uncertainty"]["flip_probability"]
+        wrong, nothing = (result["uncertainty"].get(f"{what}_probability") or 0.0 for what in ("flip", "nothing_holds"))
+        none = f", and nothing holds in {nothing:.0%}" if nothing else ""
         blocks.append(
             Paragraph(
-                f"Now the cheapest kind of fleet is another one in {wrong:.0%} of the draws. Once something is "
+                f"Now the cheapest kind of fleet is another one in {wrong:.0%} of the draws{none}. Once something is "
                 "measured, the choice that is then best is wrong so often:"
             )
         )

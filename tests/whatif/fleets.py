@@ -54,15 +54,16 @@ def answer(
     *,
     rate_per_s: float = 20.0,
     slo: Slo | None = None,
-    prices: Mapping[str, float] | None = None,
+    prices: Mapping[str, float | None] | None = None,
     kinds: Sequence[str] = POLICIES,
     growth: tuple[float, ...] = (),
     jobs: int = 1,
 ) -> dict[str, Any]:
-    """The JSON of a what-if over these GPUs."""
+    """The JSON of a what-if over these GPUs; a price of None: none is known."""
     trace = traffic(rate_per_s)
     slo = slo or Slo(tpot_s=0.04)
     groups = tuple(make_group(question(device, patch, slo=slo), trace, kinds) for device in devices)
-    costs = {device.name: rent((prices or {}).get(device.name, 1.0)) for device in devices}
+    known = {device.name: (prices or {}).get(device.name, 1.0) for device in devices}
+    costs = {name: GpuCost() if usd is None else rent(usd) for name, usd in known.items()}
     settings = PlanSettings(replications=3, jobs=jobs)
     return run_whatif(WhatIfJob(groups, (), trace, trace, slo, settings, growth, costs, None, ()))

@@ -135,6 +135,40 @@ def test_what_is_too_slow_alone_may_hold_if_steps_are_faster(monkeypatch: pytest
     assert {row["range"]["gpus_low"] for row in hopeless["options"]} == {None}
 
 
+def test_draws_in_which_nothing_holds_are_credited_to_no_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only one option may hold, so that no other kind can ever be the cheapest."""
+    trace, slo = traffic(40.0, requests=200), Slo(tpot_s=0.0225)
+    asked = replace(with_profile(question(changed("base"), monkeypatch, slo=slo), error=0.2), acceptance_error=0.0)
+    group = make_group(asked, trace, ("off",))
+    settings = PlanSettings(replications=2, jobs=1)
+    result = run_whatif(WhatIfJob((group,), (), trace, trace, slo, settings, (), {"base": rent(1.0)}, None, ()))
+    part, row = result["uncertainty"], result["options"][0]
+    assert row["verdict"] == "holds"
+    assert part["nothing_holds_probability"] == pytest.approx(1 - row["range"]["holds_probability"])
+    assert 0.05 < part["nothing_holds_probability"] < 0.6
+    assert part["flip_probability"] == 0.0
+    assert part["alternatives"] == [{"option": 0, "probability": row["range"]["holds_probability"]}]
+    said = " ".join(part["text"])
+    assert f"in {part['nothing_holds_probability']:.0%} nothing holds" in said
+    assert "Cheapest instead" not in said
+
+
+def test_the_word_of_confidence_is_that_of_the_draws_that_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = []
+    for error in (1e-9, 0.05, 0.3):
+        result = what_if(BASE, monkeypatch, error=error, acceptance_error=0.0)
+        part, close = result["uncertainty"], result["options"][result["verdict"]["cheapest"]]["close"]
+        wrong = part["wrong_probability"]
+        lowest = max(part[f"{name}_probability"] for name in ("flip", "nothing_holds", "too_small"))
+        assert lowest <= wrong <= part["flip_probability"] + part["too_small_probability"] + 1e-9
+        wanted = "sure" if wrong < 0.0228 and not close else "likely" if wrong < 0.1587 else "unsure"
+        assert part["confidence"] == wanted
+        assert part["text"][0].startswith(f"Confidence: {wanted}.")
+        words.append(wanted)
+    assert words[0] in ("sure", "likely")
+    assert words[-1] == "unsure"
+
+
 def test_errors_of_one_gpu_do_not_depend_on_the_others_and_share_half_of_their_variance() -> None:
     one, two = draw(["a"], seed=3), draw(["b", "a"], seed=3)
     assert np.array_equal(one.costs["a"], two.costs["a"])

@@ -13,6 +13,7 @@ from fleets import answer, changed, question, traffic
 from specsim.config import Slo
 from specsim.planner import surface
 from specsim.planner.costs import GpuCost, Ownership, fleet_cost
+from specsim.report.whatif import whatif_text
 
 BASE = changed("base")
 
@@ -57,6 +58,33 @@ def test_ranks_flip_when_prices_do(monkeypatch: pytest.MonkeyPatch) -> None:
         assert cheapest["gpu"] == min(prices, key=lambda name: prices[name])
         gpus[cheapest["gpu"]] = [row["gpus"] for row in result["options"]]
     assert gpus["base"] == gpus["fast"], "prices decide ranks, not fleets"
+
+
+def test_what_has_no_price_is_named_with_the_price_below_which_it_would_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = changed("fast", compute=2.0, bandwidth=2.0)
+    prices: dict[str, float | None] = {"base": None, "fast": 3.0}
+    verdict = answer([BASE, fast], monkeypatch, prices=prices, kinds=("off", "static"))["verdict"]
+    (found,) = verdict["unpriced"]
+    assert found["gpu"] == "base"
+    limit = found["cheapest_below_usd_per_gpu_h"]
+    assert "base has no price and is not ranked (--price gives one)" in verdict["text"][-1]
+    assert f"below ${limit:,.2f} per GPU-hour" in verdict["text"][-1]
+    for factor, wanted in ((0.99, "base"), (1.01, "fast")):
+        result = answer([BASE, fast], monkeypatch, prices={**prices, "base": factor * limit}, kinds=("off", "static"))
+        assert result["options"][result["verdict"]["cheapest"]]["gpu"] == wanted
+        assert result["verdict"]["unpriced"] == []
+
+
+def test_growth_names_the_policy_where_it_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = answer([BASE], monkeypatch, kinds=("off", "static"), growth=(2.0,))
+    row = next(row for row in result["options"] if row["beyond"] is not None)
+    (grown,) = row["beyond"]["growth"]
+    grown["policy"] = row["policy"]
+    section = lambda: whatif_text(result).split("Headroom and growth")[1].split("How sure")[0]  # noqa: E731
+    assert ", k=7)" not in section()
+    grown["policy"] = "k=7"
+    assert f"{grown['gpus']} ($" in section()
+    assert "/h, k=7)" in section()
 
 
 def test_a_tighter_objective_never_needs_fewer_gpus_nor_more_traffic(monkeypatch: pytest.MonkeyPatch) -> None:
