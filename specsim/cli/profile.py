@@ -146,6 +146,7 @@ def transfer(
     """
     from scenarios.carried import carried_to
     from scenarios.hardware import gpu as find_gpu
+    from scenarios.hardware import known_gpu
     from specsim.cli.calibrate_fit import write_profile
     from specsim.errors import ProfileError
     from specsim.report.files import check_file
@@ -160,9 +161,17 @@ def transfer(
         raise ProfileError(
             f"profile '{found.name}' is analytic, and so would be its like for another GPU: leave --profile out there"
         )
-    carried = carried_to(
-        found, find_gpu(found.covers.get("gpu", "") if gpu is None else gpu), tp=tp, weight_dtype=dtype
-    )
+    device = known_gpu(found.covers.get("gpu", ""))
+    if gpu is None and device is None:
+        where = found.covers.get("gpu", "an unnamed device")
+        raise ProfileError(
+            f"profile '{found.name}' was measured on '{where}', which the catalogue does not list: it cannot be "
+            "carried. A profile of a GPU that specsim hardware list shows can, with --to GPU; elsewhere measure with "
+            "specsim calibrate latency"
+        )
+    to = device if gpu is None else find_gpu(gpu)
+    assert to is not None
+    carried = carried_to(found, to, tp=tp, weight_dtype=dtype)
     if carried is found:
         raise ProfileError(
             f"profile '{found.name}' is of that already; say what is to change with --to, --tp or --dtype"

@@ -80,6 +80,9 @@ def test_what_makes_no_sense_is_refused(file: Path, tmp_path: Path) -> None:
         ((file, "--to", "h200", "--dtype", "fp7"), "fp7"),
         ((analytic, "--to", "h200"), "is analytic"),
         (("smollm2-135m-cpu-ngram", "--to", "h200"), "the catalogue does not list"),
+        (("smollm2-135m-cpu-ngram",), "the catalogue does not list: it cannot be carried"),
+        (("smollm2-135m-cpu-ngram", "--tp", "2"), "with --to GPU"),
+        ((file,), "say what is to change with --to, --tp or --dtype"),
     ):
         assert words in run("profile", "transfer", *arguments, code=2)
     assert "specsim profile transfer" in run("crossover", "--profile", file, "--gpu", "h200", *CROSSOVER, code=2)
