@@ -117,7 +117,9 @@ def _capacity(result: _Result, tables: _Tables) -> Section:
         f"{cost['kv_tokens_off']:,} a replica)."
     )
     costs = (
-        "Times the price of a GPU-hour is what a million output tokens cost; which GPUs to buy, specsim whatif says."
+        "Bounds are where no load that was simulated fails. To off is the ratio of the capacities above, with its "
+        "interval, and a tie is one here too. Times the price of a GPU-hour is what a million output tokens cost; "
+        "which GPUs to buy, specsim whatif says."
     )
     blocks = (TableBlock(tables["capacity"]), Paragraph(about), TableBlock(tables["costs"]), Paragraph(costs))
     return Section("Capacity and cost", blocks)

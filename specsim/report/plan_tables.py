@@ -211,8 +211,15 @@ def _costs(result: Mapping[str, Any]) -> Table:
         _POLICY,
         Column("gpus", "GPUs", lambda v: f"{v:,}", "of the fleet"),
         Column("load_per_s", "requests/s", number, "highest load within the objective; null: none"),
+        Column("bound", "bound", str, "at least: no load that was simulated fails; null: the load is an estimate"),
         Column("gpu_hours_per_million_output_tokens", "GPU-hours a million tokens", number, "output, at that load"),
-        Column("to_off", "to off", times, "over that of off; below 1 speculation is cheaper"),
+        Column("bound_of_gpu_hours", "bound", str, "at most: where the load is a bound; null: an estimate"),
+        Column(
+            "to_off", "to off", times,
+            "one over `ratio_to_off` of the capacity, below 1 speculation is cheaper; null where one of the loads is a "
+            "bound, or none", True,
+        ),
+        Column("vs_off", "against off", str, "less, more or tie by that ratio"),
         Column(
             "gpu_hours_per_million_output_tokens_at_own_load", "at the log's load", number,
             "the same fleet at the log's own load; null: it does not keep up",
@@ -228,13 +235,28 @@ def _costs(result: Mapping[str, Any]) -> Table:
         return gpus / tokens * 1e6 if tokens else None
 
     rows = sorted(result["capacity"], key=lambda row: rank(row["policy"]))
-    off = next((hours(row["load_per_s"]) for row in rows if row["policy"] == "off"), None)
+    known = {row["policy"]: row["low_per_s"] is not None and row["high_per_s"] is not None for row in rows}
     found = []
     for row in rows:
-        cost = hours(row["load_per_s"])
+        at_least = row["low_per_s"] is not None and row["high_per_s"] is None
         at_own = hours(own) if keeps_up.get(row["policy"]) else None
-        found.append((row["policy"], gpus, row["load_per_s"], cost, cost / off if cost and off else None, at_own))
+        comparable = known[row["policy"]] and known.get("off", False) and row["vs_off"] is not None
+        found.append((
+            row["policy"], gpus, row["load_per_s"], "at least" if at_least else None, hours(row["load_per_s"]),
+            "at most" if at_least else None, _inverse(row["ratio_to_off"]) if comparable else None,
+            _COSTLIER[row["vs_off"]] if comparable else None, at_own,
+        ))  # fmt: skip
     return Table("costs", "What a million output tokens take", columns, tuple(found))
+
+
+_COSTLIER = {"more": "less", "less": "more", "tie": "tie"}
+"""Capacity against that of off -> what a token takes against off."""
+
+
+def _inverse(ratio: Mapping[str, float | None]) -> dict[str, float | None]:
+    """The interval of one over a ratio; exact, since ratios are means of logarithms."""
+    mean, low, high = (1 / value if value else None for value in (ratio["mean"], ratio["low"], ratio["high"]))
+    return {"mean": mean, "low": high, "high": low}
 
 
 def _sensitivity(result: Mapping[str, Any]) -> Table:

@@ -184,12 +184,33 @@ def test_csv_tables_are_the_numbers_of_the_plan(stored: StoredPlan, tmp_path: Pa
         if capacity[row["policy"]] is not None:
             tokens_an_hour = capacity[row["policy"]] * output * 3600
             assert float(row["gpu_hours_per_million_output_tokens"]) == pytest.approx(1e6 / tokens_an_hour)
-    assert any(row["to_off"] == "1.0" for row in costs if row["policy"] == "off") or capacity["off"] is None
     cells = list(csv.DictReader(io.StringIO((folder / "surface.csv").read_text(encoding="utf-8"))))
     for row, even in zip(cells, stored.result["break_even"], strict=True):
         assert float(row["speedup"]) == pytest.approx(
             even["assumed_acceptance_length"] / even["break_even_acceptance_length"]
         )
+
+
+def test_what_a_token_takes_is_the_ratio_of_the_capacities(stored: StoredPlan) -> None:
+    def capacity(policy: str, high: float | None, ratio: tuple[float, float, float] | None, vs: str | None) -> Any:
+        named = None if ratio is None else dict(zip(("mean", "low", "high"), ratio, strict=True))
+        verdict = "beyond the loads simulated" if high is None else "bracketed"
+        nothing = {"mean": None, "low": None, "high": None}
+        return {"policy": policy, "load_per_s": 8.0, "low_per_s": 8.0, "high_per_s": high, "interval": nothing,
+                "ratio_to_off": named, "vs_off": vs, "verdict": verdict}  # fmt: skip
+
+    def shown(*rows: Any) -> dict[str, tuple[str, ...]]:
+        table = plan_tables({**stored.result, "capacity": rows})["costs"]
+        return {row[0]: (row[3], row[5], *row[6:8]) for row in table.shown()}
+
+    others = (capacity("k=1", 9.0, (2.0, 1.6, 2.5), "more"), capacity("k=3", 9.0, (0.8, 0.5, 1.25), "tie"),
+              capacity("k=5", None, (2.0, 1.6, 2.5), "more"))  # fmt: skip
+    found = shown(capacity("off", 9.0, None, None), *others)
+    assert found["off"] == ("-", "-", "-", "-")
+    assert found["k=1"] == ("-", "-", "0.50x (0.40x–0.62x)", "less")
+    assert found["k=3"] == ("-", "-", "1.25x (0.80x–2.00x)", "tie")
+    assert found["k=5"] == ("at least", "at most", "-", "-"), "a bound is no figure"
+    assert shown(capacity("off", None, None, None), *others)["k=1"][2] == "-", "nor a base"
 
 
 def test_json_is_the_plan(stored: StoredPlan, tmp_path: Path) -> None:
