@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -60,12 +61,33 @@ def overruled_workload(spec: WorkloadSpec | None, values: dict[str, Any], *, pla
     if unknown:
         raise ScenarioError(f"--{unknown[0].replace('_', '-')} does nothing in specsim {command}; leave it out")
     if "trace" in given:
-        return WorkloadSpec(**given)
+        with _by_flags(given):
+            return WorkloadSpec(**given)
     if spec is None:
         raise ScenarioError(f"{place}: has no [workload]; add one, or give --trace")
     if "concurrency" in given and spec.trace is None:
         given |= dict.fromkeys(("rate_per_s", "arrivals", "duration", "prefix_pool", "hash_block"))
-    return replace(spec, **given)
+    with _by_flags(given):
+        return replace(spec, **given)
+
+
+_KEY = re.compile(r"\bworkload\.(\w+)")
+_FLAGS = {"columns": "--column", "spread_grid": "--no-spread-grid"}
+"""Keys of a workload whose flags have another name."""
+
+
+@contextmanager
+def _by_flags(given: Collection[str]) -> Iterator[None]:
+    """Errors name the flag that was typed, not the key of a scenario."""
+    from specsim.errors import SpecsimError
+
+    def named(key: re.Match[str]) -> str:
+        return _FLAGS.get(key[1], f"--{key[1].replace('_', '-')}") if key[1] in given else key[0]
+
+    try:
+        yield
+    except SpecsimError as error:
+        raise type(error)(_KEY.sub(named, str(error))) from error
 
 
 def read_workload(spec: WorkloadSpec, *, folder: Path, seed: int) -> Trace:

@@ -32,6 +32,7 @@ class Page:
 
     def __init__(self, *, color: bool = False) -> None:
         self._out = io.StringIO()
+        self._sections = 0
         self._console = Console(
             file=self._out,
             width=WIDTH,
@@ -47,6 +48,11 @@ class Page:
         """A section title after an empty line."""
         self._console.print()
         self._console.print(Text(title, style="bold"))
+
+    def section(self, title: str) -> None:
+        """A heading with the number of the section."""
+        self._sections += 1
+        self.heading(f"{self._sections}. {title}")
 
     def line(self, text: str = "", *, indent: int = 2) -> None:
         """A paragraph, wrapped and indented."""

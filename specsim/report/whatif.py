@@ -42,7 +42,7 @@ def whatif_text(result: Mapping[str, Any], *, full: bool = False, color: bool = 
 
 
 def _question(page: Page, result: Mapping[str, Any]) -> None:
-    page.heading("1. Traffic and deployment")
+    page.section("Traffic and deployment")
     speculation, acceptance = result["speculation"], result["acceptance"]
     lengths = acceptance["mean_acceptance_length_by_k"]
     page.facts([
@@ -83,7 +83,7 @@ def _policy(row: _Row) -> str:
 
 
 def _options(page: Page, result: Mapping[str, Any], *, full: bool) -> None:
-    page.heading("2. Least number of GPUs")
+    page.section("Least number of GPUs")
     page.line(
         "Share of requests within the objective with that many replicas and, as the proof, with one less; means over "
         "paired replications. ~ marks what is close: the interval holds what is asked for. * marks what this engine "
@@ -147,7 +147,7 @@ def _name(row: _Row) -> str:
 
 
 def _pareto(page: Page, result: Mapping[str, Any]) -> None:
-    page.heading("3. Cost against time per token")
+    page.section("Cost against time per token")
     if not result["pareto"]:
         page.line("No option holds the objective.")
         return
@@ -165,7 +165,7 @@ def _pareto(page: Page, result: Mapping[str, Any]) -> None:
 
 
 def _costs(page: Page, result: Mapping[str, Any]) -> None:
-    page.heading("4. Prices")
+    page.section("Prices")
     for price in result["prices"]:
         if price["usd_per_gpu_h"] is None:
             text = "no price known (--price GPU=USD)"
@@ -197,7 +197,7 @@ def _beyond(page: Page, result: Mapping[str, Any]) -> None:
     rows = [row for row in result["options"] if row["beyond"] is not None]
     if not rows:
         return
-    page.heading("5. Headroom and growth")
+    page.section("Headroom and growth")
     page.line(
         "Of the cheapest option of each GPU, and the cheapest without speculation: traffic, over that of the window, "
         "up to which they hold the objective and keep up at all; GPUs with a spare replica (N+1), and for more "
@@ -232,7 +232,7 @@ def _grown(row: _Row, grown: Mapping[str, Any]) -> str:
 
 
 def _sure(page: Page, result: Mapping[str, Any]) -> None:
-    page.heading("6. How sure")
+    page.section("How sure")
     page.line(
         f"Between which numbers 90% of {result['uncertainty']['draws']:,} joint draws of the errors of step times and "
         f"acceptance lie; in how many of them any number holds, and the one above is enough."
@@ -260,7 +260,7 @@ def _sure(page: Page, result: Mapping[str, Any]) -> None:
 def _pools(page: Page, result: Mapping[str, Any]) -> None:
     if result["pools"] is None:
         return
-    page.heading("8. Pools")
+    page.section("Pools")
     page.line("Each pool at its own busiest window, with its own objective: the least number of GPUs that holds.")
     for pool in result["pools"]["each"]:
         window = pool["window"]
@@ -308,7 +308,7 @@ def _share(value: float | None) -> str:
 def _refused(page: Page, result: Mapping[str, Any]) -> None:
     if not result["refused"]:
         return
-    page.heading("7. Not possible")
+    page.section("Not possible")
     rows: Sequence[Mapping[str, Any]] = result["refused"]
     page.facts([
         (f"{row['gpu']} tp {row['tp']} {row['weight_dtype'] or ''}".strip(), row["reason"]) for row in rows

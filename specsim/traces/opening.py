@@ -63,7 +63,7 @@ def open_bytes(path: str | Path) -> IO[bytes]:
         where = Path(path)
         beside: list[str] = []
         with contextlib.suppress(OSError):
-            beside = os.listdir(where.parent)
+            beside = [entry.name for entry in os.scandir(where.parent) if not entry.is_dir()]
         raise TraceError(f"{shown_path(path)}: no such file{nearest(where.name, beside)}") from None
     except IsADirectoryError:
         raise TraceError(f"{shown_path(path)}: is a directory, not a trace file") from None

@@ -67,6 +67,7 @@ def test_whole_files_are_refused_in_one_line(tmp_path, data, words):
 
 def test_missing_file_names_its_neighbour(tmp_path):
     (tmp_path / "trace.jsonl").write_text(row())
+    (tmp_path / "trce.jsonlx").mkdir()
     with pytest.raises(TraceError, match=r"no such file \(did you mean 'trace.jsonl'\?\)"):
         read_trace(tmp_path / "trce.jsonl")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,9 @@ def test_they_are_stored_reported_and_written(log: Path, tmp_path: Path) -> None
     first = plan(*call, command="whatif")
     assert first.exit_code == 0, first.stderr
     assert max(map(len, first.stdout.splitlines())) <= 100
+    numbers = [int(n) for n in re.findall(r"^(\d+)\. [A-Z]", first.stdout, re.MULTILINE)]
+    assert numbers == list(range(1, len(numbers) + 1)), "sections are numbered as they come"
+    assert f"{numbers[-1]}. Pools" in first.stdout
     assert plan(*call, command="whatif").stdout == first.stdout
     stored = json.loads(plan("latest", "--json", "--db", db, command="report").stdout)
     ids = {run for pool in stored["pools"]["each"] for row in pool["options"] for run in row["proof"]["at"]["runs"]}

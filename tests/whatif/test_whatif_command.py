@@ -139,6 +139,7 @@ def test_what_does_not_fit_is_listed_with_the_numbers(log: Path) -> None:
         (["--gpu", "h100", "--growth", "0.5"], "--growth"),
         (["--gpu", "h100", "--growth", "2,x"], "--growth"),
         (["--gpu", "h100", "--policies", "of"], "--policies"),
+        (["--gpu", "h100", "--busiest", "x"], "Error: --busiest 'x' is not a duration"),
         (["--gpu", "h100", "--price", "h100"], "--price"),
         (["--gpu", "h100", "--price", "h200=3"], "not among --gpu"),
         (["--gpu", "h100", "--price", "h100=1", "--price", "h100-sxm=2"], "twice"),
