@@ -118,8 +118,9 @@ def _capacity(result: _Result, tables: _Tables) -> Section:
     )
     costs = (
         "Bounds are where no load that was simulated fails. To off is the ratio of the capacities above, with its "
-        "interval, and a tie is one here too. Times the price of a GPU-hour is what a million output tokens cost; "
-        "which GPUs to buy, specsim whatif says."
+        "interval, and a tie is one here too; it takes only loads at which both were simulated, so that it is not that "
+        "of the two figures where one of them lies between loads far apart. Times the price of a GPU-hour is what a "
+        "million output tokens cost; which GPUs to buy, specsim whatif says."
     )
     blocks = (TableBlock(tables["capacity"]), Paragraph(about), TableBlock(tables["costs"]), Paragraph(costs))
     return Section("Capacity and cost", blocks)
