@@ -32,13 +32,16 @@ def _clock(seconds: float) -> str:
 
 
 class ProgressBar:
-    """A bar over `total` things; where standard error is no terminal, one line when it starts.
+    """A bar over `total` things; where standard error is no terminal, one line when the work starts.
+
+    In the end a line says how many were reused.
 
     Args:
         doing: what is done, such as `simulating`.
         things: of what, such as `points`.
         said: where, such as `2 processes`.
-        timed: whether a time left is shown: not where a search decides how much there is.
+        timed: whether a time left is shown, and the line waits for the first that is not reused: not where a search
+            decides how much there is.
     """
 
     def __init__(self, total: int, *, doing: str, things: str, said: str, timed: bool = True) -> None:
@@ -47,12 +50,13 @@ class ProgressBar:
         self._bar: Any = None
         self._task: Any = None
         self._started_s = 0.0
+        self._announced = False
 
     def __enter__(self) -> ProgressBar:
         self._started_s = time.monotonic()
         if not sys.stderr.isatty():
-            things = self._things if self._total != 1 else self._things.removesuffix("s")
-            click.echo(f"{self._doing} {self._total:,} {things} on {self._said}", err=True)
+            if not self._timed:
+                self._announce()
             return self
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -71,7 +75,9 @@ class ProgressBar:
         return self
 
     def advance(self, count: int = 1, reused: bool = False) -> None:
-        """So many more are finished; more than were announced make the bar longer."""
+        """So many more are finished; more than were announced make the bar longer. None: the first begins."""
+        if self._bar is None and not reused:
+            self._announce()
         self.done += count
         self._reused += count if reused else 0
         if self._bar is None:
@@ -84,3 +90,12 @@ class ProgressBar:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         if self._bar is not None:
             self._bar.stop()
+        if self._reused and kind is None:
+            click.echo(f"{self._reused:,} of {self._total:,} {self._things} were stored already", err=True)
+
+    def _announce(self) -> None:
+        if not self._announced:
+            self._announced = True
+            count = self._total - self._reused
+            things = self._things if count != 1 else self._things.removesuffix("s")
+            click.echo(f"{self._doing} {count:,} {things} on {self._said}", err=True)

@@ -247,20 +247,17 @@ def _simulate(
     job = asked.job
     total = len(job.points())
     bar = ProgressBar(total, doing="simulating", things="points", said=executor.said)
-    reused = 0
 
     def run(cache: StoredPoints | None, counter: Counter) -> dict[str, Any]:
         def count(points: int, known: bool) -> None:
-            nonlocal reused
             counter.add(points)
             bar.advance(points, known)
-            reused += points if known else 0
 
         outcomes = run_points(job, executor, cache=cache, progress=count)
         ids = {} if cache is None else {point: cache.run_id(point) for point in outcomes}
         return {"schema_version": SCHEMA_VERSION, **said_of, **asked.says(), **grid_answer(job, outcomes, ids)}
 
-    result = answer(
+    return answer(
         Asked("sweep", {"kind": "sweep", **asked.inputs()}, SCHEMA_VERSION, said, total),
         db,
         bar,
@@ -268,9 +265,6 @@ def _simulate(
         keep=lambda store: StoredPoints(store, job, asked.items),
         run=run,
     )
-    if reused:
-        click.echo(f"{reused:,} of {total:,} points were stored already", err=True)
-    return result
 
 
 def _find(

@@ -90,6 +90,8 @@ class PointRunner:
             else:
                 _put(results, batch, known)
                 progress(len(batch.loads_per_s), True)
+        if todo:
+            progress(0, False)
         for done in self._crew.run(todo):
             batch, metrics = done.job, done.result()
             if self._cache is not None:

@@ -181,6 +181,8 @@ def run_points(
     found = {point: Outcome(metrics) for point, metrics in known.items()}
     if known:
         progress(len(known), True)
+    if len(known) < len(points):
+        progress(0, False)
     with sweep_crew(job, executor) as crew:
         for done in crew.run(deque(point for point in points if point not in known)):
             found[done.job] = outcome_of(done, cache)

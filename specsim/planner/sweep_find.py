@@ -64,7 +64,7 @@ class Found:
     index: int
     bracket: Bracket | None
     reason: str | None = None
-    """Why there is none: a place that is refused, or a point that failed."""
+    """Why there is none: a place that is refused, a point that failed, or one that measured nothing."""
 
 
 def run_find(
@@ -125,11 +125,17 @@ def _look(find: Find, job: SweepJob, x: float, cells: Sequence[Cell], outcomes: 
     points = cells[-1].points
     if find.kind == "crossover":
         ratio = compared(cells[0], cells[1], outcomes).faster("e2e_mean_s")
+        if ratio.n == 0:
+            seen = {"e2e_speedup": interval(ratio), "verdict": "unknown", "reason": _nothing_measured(job, points[0])}
+            return Look(x, math.nan, 0, (points, seen))
         said = verdict(ratio)
         side = {"faster": 1, "slower": -1}.get(said, 0)
         return Look(x, math.log(ratio.mean), side, (points, {"e2e_speedup": interval(ratio), "verdict": said}))
     share = job.questions[points[0].question].slo.share
-    values = [float((outcomes[point].metrics or {}).get("slo_share") or 0.0) for point in points]
+    shares = [(outcomes[point].metrics or {}).get("slo_share") for point in points]
+    if all(value is None for value in shares):
+        raise _NoLook(f"at {x:g} {_nothing_measured(job, points[0])}")
+    values = [float(value or 0.0) for value in shares]
     within = estimate(values)
     holds = within.mean >= share
     seen = {
@@ -143,6 +149,28 @@ def _look(find: Find, job: SweepJob, x: float, cells: Sequence[Cell], outcomes: 
     )
 
 
+def _nothing_measured(job: SweepJob, point: SweepPoint) -> str:
+    """Why no request of a point was measured, and the way out."""
+    requests, in_flight = len(job.traces[point.trace]), point.concurrency
+    if in_flight is None:
+        return f"none of the {requests:,} requests was measured; give more (workload.requests)"
+    return (
+        f"nothing was measured: {requests:,} requests cannot keep {in_flight:,} in flight beyond the warm-up; give "
+        f"more (workload.requests), or end the search lower"
+    )
+
+
+def _unclear(bracket: Bracket) -> str:
+    """Why a search between two ends told nothing."""
+    ends = sorted(bracket.looks, key=lambda look: look.x)
+    ends = ends[:1] + ends[-1:]
+    return "; ".join(
+        f"at {look.x:g} {look.seen[1].get('reason') or 'the sides do not differ beyond the interval'}"
+        for look in ends
+        if look.side == 0
+    )
+
+
 _WORDS = {
     "capacity": {"falls": "bracketed", "rises": "not monotone", "above": "beyond", "below": "below"},
     "crossover": {"falls": "stops paying", "rises": "begins to pay", "above": "always", "below": "never"},
@@ -152,7 +180,7 @@ _WORDS = {
 def find_rows(find: Find, found: Sequence[Found], run_id: Callable[[SweepPoint], str | None]) -> list[dict[str, Any]]:
     """One row a search. `verdict` of a capacity: bracketed, beyond (it holds at the upper end), below (it fails at the
     lower), not monotone; of a crossover: stops paying, begins to pay, always, never (at both ends), unclear; of either:
-    not possible.
+    not possible. `reason` is of the last two.
 
     A capacity has `over_seeds`, the geometric mean of those of the single seeds with its interval, and `ratio_to_base`
     in pairs, with its `vs_base`: more, less or tie; null unless every seed turns between the ends.
@@ -166,6 +194,8 @@ def find_rows(find: Find, found: Sequence[Found], run_id: Callable[[SweepPoint],
         if bracket is not None:
             row["verdict"] = _WORDS[find.kind].get(bracket.verdict, "unclear")
             row |= {"at": bracket.at, "low": bracket.low, "high": bracket.high}
+            if row["verdict"] == "unclear":
+                row["reason"] = _unclear(bracket)
         if find.kind == "capacity":
             row["at"] = row["low"]  # the highest that was seen to hold
             mine, others = by_index.get(one.index), None if base is None else by_index.get(base)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from specsim.report.config import to_know
+from specsim.report.config import followed, to_know
 from specsim.report.plan_facts import (
     PAYS,
     batch_text,
@@ -253,7 +253,7 @@ def _sensitivity(page: Page, result: Mapping[str, Any]) -> None:
 def _config(page: Page, result: Mapping[str, Any]) -> None:
     config = result["config"]
     engine = f"{config['engine']} {config['engine_version']}".strip()
-    page.heading(f"7. Flags for {engine} ({config['policy']})")
+    page.heading(f"7. Flags for {engine} ({followed(config)})")
     if config.get("prefill_command"):
         page.line("Each prefill server:")
         page.verbatim(config["prefill_command"])

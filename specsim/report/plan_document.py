@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from specsim.report.config import to_know
+from specsim.report.config import followed, to_know
 from specsim.report.document import (
     Block,
     Code,
@@ -138,7 +138,7 @@ def _config(result: _Result, tables: _Tables) -> Section:
             blocks += _snippets(other)
     blocks.append(Items(tuple(to_know(config))))
     engine = f"{config['engine']} {config['engine_version']}".strip()
-    return Section(f"Flags for {engine} ({config['policy']})", tuple(blocks))
+    return Section(f"Flags for {engine} ({followed(config)})", tuple(blocks))
 
 
 def _snippets(config: _Result) -> Sequence[Block]:

@@ -16,6 +16,14 @@ _SHORT = {
     "tpot_mean_s": "TPOT ms", "e2e_mean_s": "E2E ms", "ttft_mean_s": "TTFT ms", "output_tokens_per_s": "tokens/s",
     "slo_share": "in SLO",
 }  # fmt: skip
+_VERDICTS = {
+    "always": "faster than the base at both ends; turns between them were not looked for.",
+    "never": "slower than the base at both ends; turns between them were not looked for.",
+    "beyond": "the objective still holds at the upper end, so that the capacity is higher.",
+    "below": "the objective is missed at the lower end already, so that the capacity is lower.",
+    "not monotone": "the objective is missed at the lower end and holds at the upper one.",
+}
+"""What a search ended with, where the row has no place that says it."""
 _MOST_OF_AXES = 60
 """Columns that values of axes may take before points are numbered instead."""
 
@@ -68,7 +76,7 @@ def _found(page: Page, result: Mapping[str, Any]) -> None:
     columns = [
         *([name, *(row["values"][name] for row in rows)] for name in names),
         [axis, *(number(row["at"], 4) for row in rows)],
-        ["between", *(f"{number(row['low'], 4)}..{number(row['high'], 4)}" for row in rows)],
+        ["between", *(_between(row["low"], row["high"]) for row in rows)],
         ["verdict", *(row["verdict"] for row in rows)],
     ]
     if is_capacity:
@@ -82,15 +90,19 @@ def _found(page: Page, result: Mapping[str, Any]) -> None:
     if is_capacity:
         page.line(
             f"{axis}: the highest at which the mean share within the objective was seen to hold; between: it and the "
-            f"lowest at which it was not. Single seeds: geometric mean and 95 % interval of where each alone turns."
+            f"lowest at which it was not. Single seeds: geometric mean and 95 % interval of where each alone turns, - "
+            f"where one of them does not turn between the ends."
         )
     else:
         page.line(
             f"{axis}: where the mean gain turns; between: the nearest places at which the sides differ beyond the "
             f"interval."
         )
-    for reason in dict.fromkeys(row["reason"] for row in rows if row["reason"] is not None):
-        page.line(f"not possible: {reason}")
+    for word in dict.fromkeys(row["verdict"] for row in rows):
+        if word in _VERDICTS:
+            page.line(f"{word}: {_VERDICTS[word]}")
+    for word, reason in dict.fromkeys((row["verdict"], row["reason"]) for row in rows if row["reason"] is not None):
+        page.line(f"{word}: {reason}.")
     page.heading("Looked at")
     looks = [
         [
@@ -103,6 +115,10 @@ def _found(page: Page, result: Mapping[str, Any]) -> None:
         for look in row["looks"]
     ]
     page.table([*names, axis, "in SLO" if is_capacity else "speed-up", ""], looks, left=len(names))
+
+
+def _between(low: float | None, high: float | None) -> str:
+    return "-" if low is None and high is None else f"{number(low, 4)}..{number(high, 4)}"
 
 
 def _interval(e: Mapping[str, float | None]) -> str:
@@ -184,6 +200,11 @@ def _tables(page: Page, result: Mapping[str, Any]) -> None:
         page.table(lines[0], lines[1:], left=len(heads))
     if result["against"] is not None:
         page.line("Speed-up: mean time to the last token at the base over that here, paired by seed, 95 % interval.")
+    if {"goodput_per_s", "served_requests_per_s"} <= set(result["shown"]):
+        page.line(
+            "goodput/s counts the requests that arrive in the measured window and meet the objective, however late "
+            "they end; served requests/s counts what ends in it, so that a burst that ends late has more of the first."
+        )
 
 
 def _speedup(row: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from specsim.drafters import drafter, method_names
 from specsim.planner.flags import ENGINES, engine_config
 from specsim.planner.flags.base import yaml_text
 from specsim.policies import parse_policy
-from specsim.report.config import config_files
+from specsim.report.config import config_files, config_text
 
 KNOWN = {
     "vllm": {
@@ -234,3 +234,15 @@ def test_a_plan_of_another_version_says_to_run_it_again(db: str) -> None:
     inputs = {**item["inputs"], "deployment": {**item["inputs"]["deployment"], "pipeline": 2}}
     with pytest.raises(Exception, match=r"deployment.pipeline is not known to this version of specsim; run the plan"):
         stored_question(inputs, item["result"])
+
+
+def test_the_heading_says_where_the_command_leaves_speculation_out() -> None:
+    question = resolve(Deployment(target="llama-3.1-8b"), Speculation("eagle", num_spec_tokens=(2,)), Slo())
+    said = {
+        engine: config_text(engine_config(question, parse_policy("static:2"), engine=engine) | {"plan_id": "plan-1"})
+        for engine in ("vllm", "llamacpp")
+    }
+    assert said["vllm"].startswith("vLLM 0.33.0: k=2, of plan-1")
+    assert "no speculation, instead of k=2, of plan-1" in said["llamacpp"].splitlines()[0]
+    off = config_text(engine_config(question, parse_policy("off"), engine="llamacpp") | {"plan_id": "plan-1"})
+    assert "off, of plan-1" in off.splitlines()[0]

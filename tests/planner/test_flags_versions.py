@@ -69,6 +69,9 @@ def test_vllm_by_version() -> None:
     assert "--per-request-spec-decode-metrics" not in config("0.28.0")["command"]  # type: ignore[operator]
     assert "--max-cudagraph-capture-size 512" in config("0.33.0")["command"]  # type: ignore[operator]
     assert "--cuda-graph-sizes 512" in config("0.11.0")["command"]  # type: ignore[operator]
+    for version, flag in (("0.10.0", "--cuda-graph-sizes"), ("0.33.0", "--max-cudagraph-capture-size")):
+        (said,) = (w for w in config(version)["warnings"] if "would let full CUDA graphs" in w)  # type: ignore[attr-defined]
+        assert said.startswith(f"{flag} "), "the flag that this version has"
     above = parse_policy("off_above:3:32")
     for version, key in (("0.9.0", True), ("0.10.0", False), ("0.33.0", False)):
         found = config(version, above)["speculative_config"]

@@ -285,3 +285,9 @@ def test_several_policies_of_a_file_are_named(tmp_path: Path) -> None:
     case = write_case(tmp_path, text)
     assert "--grid policy=A;B" in sweep(case, "--grid", "load=1,2").stderr
     assert answer(case, "--grid", "policy=off,static:2", "--seeds", 1)["points"][0]["policy"] == "off"
+
+
+def test_goodput_beside_what_is_served_says_how_they_differ(case: Path) -> None:
+    words = ("--grid", "k=0", "--metric", "goodput_per_s")
+    assert "goodput/s counts" in sweep(case, *words, "--metric", "served_requests_per_s").stdout
+    assert "goodput/s counts" not in sweep(case, *words).stdout

@@ -94,6 +94,27 @@ def test_ends_that_do_not_enclose_it_are_told(case: Path) -> None:
     assert (below["verdict"], below["at"], len(below["looks"])) == ("below", None, 2)
 
 
+def test_an_end_at_which_nothing_is_measured_is_told_with_its_reason(case: Path) -> None:
+    words = ("--grid", "k=0,2", "--against", "k=0", "--seeds", 2, "--over", "concurrency=1..256")
+    said = "200 requests cannot keep 256 in flight beyond the warm-up"
+    text = sweep(case, *words, "--find", "crossover").stdout
+    assert "at 256 nothing was measured: " in " ".join(text.split())
+    assert said in " ".join(text.split())
+    assert "-..-" not in text
+    assert max(map(len, text.splitlines())) <= 100
+    done = sweep(case, *words, "--find", "capacity", "--json")
+    import json
+
+    assert {row["verdict"] for row in json.loads(done.stdout)["found"]} == {"not possible"}, "not a miss"
+    assert all(said in row["reason"] for row in json.loads(done.stdout)["found"])
+
+
+def test_what_always_and_beyond_mean_stands_below_the_table(case: Path) -> None:
+    text = sweep(case, "--grid", "k=0", "--find", "capacity", "--over", "load=0.05..0.1", "--seeds", 2).stdout
+    assert "beyond: the objective still holds at the upper end" in text
+    assert "- where one of them does not turn between the ends" in " ".join(text.split())
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -142,11 +142,12 @@ def _graphs(w: Writer) -> None:
     covered = w.question.side(w.policy).profile.captured_tokens_max
     if not covered:
         return
+    flag = "--cuda-graph-sizes" if w.is_before(_GRAPHS_SINCE) else "--max-cudagraph-capture-size"
     if w.deployment.max_captured is not None or covered <= 2 * seqs * width:  # else vLLM takes that product by itself
-        w.add("--cuda-graph-sizes" if w.is_before(_GRAPHS_SINCE) else "--max-cudagraph-capture-size", covered)
+        w.add(flag, covered)
     largest = covered // width
     w.graphs = f"Full CUDA graphs cover {covered:,} tokens a step, {largest:,} requests at k={w.num_spec_tokens}."
     if largest < seqs and w.num_spec_tokens:
         needed = -(-seqs * width // _CAPTURE_STEP) * _CAPTURE_STEP
-        w.warn(f"--max-cudagraph-capture-size {needed} would let full CUDA graphs cover all {seqs:,} requests that are "
+        w.warn(f"{flag} {needed} would let full CUDA graphs cover all {seqs:,} requests that are "
                f"let in, for memory and start-up time; plan with --max-captured to see what it brings.")  # fmt: skip
