@@ -12,7 +12,10 @@ from specsim.metrics import POOL_METRICS
 from specsim.planner.point_runner import Key
 from specsim.stats import Estimate, estimate, paired_ratio
 
-__all__ = ["BUSY_METRICS", "SHOWN_METRICS", "LoadTable", "capacity_within_slo", "comparison_rows", "load_crossing"]
+__all__ = [
+    "BUSY_METRICS", "SHOWN_METRICS", "LoadTable", "capacity_within_slo", "comparison_rows", "load_crossing",
+    "share_text",
+]  # fmt: skip
 
 SHOWN_METRICS = (
     "ttft_p50_s", "ttft_p95_s", "ttft_p99_s", "tpot_mean_s", "tpot_p50_s", "tpot_p95_s", "tpot_p99_s",
@@ -208,10 +211,10 @@ def decision_load(table: LoadTable, own_per_s: float) -> float:
 def capacity_rows(table: LoadTable, share: float) -> list[dict[str, Any]]:
     """Capacity of every policy, with its interval over replications and the paired comparison with off.
 
-    Each replication has a capacity of its own, interpolated on its own shares over the loads that both sides share. The
-    interval is null unless every replication has one: those that fail within the loads simulated are the hard ones, and
-    their mean is not that of all. The ratio to off is paired over the replications in which both have one; `vs_off` is
-    more, less or tie, null where fewer than two do.
+    Each replication has a capacity of its own, interpolated on its own shares. The interval is null unless every
+    replication has one: those that fail within the loads simulated are the hard ones, and their mean is not that of
+    all. The ratio to off is paired over the replications in which both have one, over the loads that both sides share,
+    or where more pairs have one so, each over its own; `vs_off` is more, less or tie, null where fewer than two do.
     """
     rows = []
     for policy in table.policies:
@@ -224,11 +227,20 @@ def capacity_rows(table: LoadTable, share: float) -> list[dict[str, Any]]:
             [_capacity_of(table, p, r, share, common) for r in range(table.replications)] for p in (policy, "off")
         )
         ratio = paired_ratio(mine, off)
+        if ratio.n < table.replications:  # one side's bracket lies where the other was not simulated
+            base = [_capacity_of(table, "off", r, share, table.loads_of("off")) for r in range(table.replications)]
+            apart = paired_ratio(each, base)
+            ratio = apart if apart.n > ratio.n else ratio
         verdict = {"higher": "more", "lower": "less"}.get(ratio.compared_to(1.0), "tie")
         row["ratio_to_off"] = None if policy == "off" else interval(ratio)
         row["vs_off"] = None if policy == "off" or ratio.n < 2 else verdict
         rows.append(row)
     return rows
+
+
+def share_text(share: float, asked: float) -> str:
+    """A share in percent, with a decimal within a point of the share that is asked for."""
+    return f"{share:.1%}" if 0 < abs(share - asked) < 0.01 else f"{share:.0%}"
 
 
 def _capacity_of(table: LoadTable, policy: str, replication: int, share: float, loads: Sequence[float]) -> float:

@@ -25,6 +25,9 @@ __all__ = ["SENSITIVITY", "PlanJob", "busiest", "decode_context", "prepare"]
 SENSITIVITY = (-0.1, 0.1)
 """Shifts of every conditional acceptance probability that are tried."""
 
+FEWEST_TO_ANSWER = 30
+"""Requests of a log below which a plan recommends nothing."""
+
 
 @dataclass(frozen=True)
 class PlanJob:
@@ -45,7 +48,21 @@ class PlanJob:
     """Mean tokens a decoding request has in the cache, weighted by its decode steps."""
     notes: tuple[str, ...]
     is_whole: bool = True
-    """Whether every request of the log is simulated, not only its busiest stretch."""
+    """Whether every request of the trace is simulated, not only its busiest stretch."""
+    is_window: bool = False
+    """Whether the trace is a part of its log."""
+
+    @property
+    def is_too_short(self) -> bool:
+        """Whether the log has too few requests to tell a policy or a capacity by."""
+        return self.log_requests < FEWEST_TO_ANSWER
+
+    @property
+    def whose(self) -> str:
+        """Of what `own_per_s` is the load, for sentences."""
+        if not self.is_whole:
+            return "the busiest stretch's"
+        return "the window's" if self.is_window else "the trace's own"
 
     def requests_at(self, load_per_s: float, available: int) -> int:
         """How many of the `available` requests of a stretch are served at a load."""
@@ -146,6 +163,7 @@ def prepare(
         context_tokens=context,
         notes=tuple(notes),
         is_whole=len(chosen) == len(trace),
+        is_window=len(trace) < trace.meta.rows_kept,
     )
 
 

@@ -25,6 +25,7 @@ from specsim.planner.compare import (
     comparison_rows,
     decision_load,
     load_crossing,
+    share_text,
 )
 from specsim.planner.flags import engine_config
 from specsim.planner.job import SENSITIVITY, PlanJob, prepare
@@ -209,19 +210,19 @@ def _number(value: float) -> float | None:
 def _warnings(job: PlanJob, table: LoadTable, chosen: str) -> list[str]:
     found = []
     own, slo = job.own_per_s, job.question.slo
-    if table.saturated("off", own):
+    if table.saturated("off", own) and not job.is_too_short:
         kind, replicas = _short_of(job, table)
         needed = math.ceil(own / job.capacity_per_s * replicas)
         if needed > replicas:
             found.append(
-                f"The trace's own load of {own:.3g} requests/s is more than this fleet serves "
+                f"{job.whose} load of {own:.3g} requests/s is more than this fleet serves "
                 f"({job.capacity_per_s:.3g} per s without speculation): it takes at least {needed} {kind}replicas to "
                 f"keep up (--{kind.replace(' ', '-')}replicas {needed})"
                 f"{_for_objective(table, own, replicas, slo.share, chosen)}."
             )
         else:
             found.append(
-                f"At the trace's own load of {own:.3g} requests/s the fleet falls behind for a time; latencies there "
+                f"At {job.whose} load of {own:.3g} requests/s the fleet falls behind for a time; latencies there "
                 f"depend on how long the trace is."
             )
     share = table.mean(chosen, own, "slo_share").mean
@@ -229,14 +230,15 @@ def _warnings(job: PlanJob, table: LoadTable, chosen: str) -> list[str]:
     least = table.mean("off", lowest, "slo_share").mean
     if least < slo.share:
         found.append(
-            f"Even at {lowest:.3g} requests/s only {least:.0%} of the requests meet the objective with off: that is "
-            f"their length, not the load (--ttft, --tpot, --slo-share)."
+            f"Even at {lowest:.3g} requests/s only {share_text(least, slo.share)} of the requests meet the objective "
+            f"with off: that is their length, not the load (--ttft, --tpot, --slo-share)."
         )
     if share < slo.share:
-        beside = "" if chosen == "off" else f" ({table.mean('off', own, 'slo_share').mean:.0%} with off)"
+        with_off = share_text(table.mean("off", own, "slo_share").mean, slo.share)
+        beside = "" if chosen == "off" else f" ({with_off} with off)"
         found.append(
-            f"At the trace's own load only {share:.0%} of the requests meet the objective with {chosen}{beside}; "
-            f"{slo.share:.0%} are asked for."
+            f"At {job.whose} load only {share_text(share, slo.share)} of the requests meet the objective with "
+            f"{chosen}{beside}; {slo.share:.0%} are asked for."
         )
     faster = table.ratio_to_off(chosen, own, "e2e_mean_s").mean
     per_token = table.ratio_to_off(chosen, own, "tpot_mean_s").mean

@@ -126,8 +126,9 @@ def _look(find: Find, job: SweepJob, x: float, cells: Sequence[Cell], outcomes: 
     if find.kind == "crossover":
         ratio = compared(cells[0], cells[1], outcomes).faster("e2e_mean_s")
         if ratio.n == 0:
-            seen = {"e2e_speedup": interval(ratio), "verdict": "unknown", "reason": _nothing_measured(job, points[0])}
-            return Look(x, math.nan, 0, (points, seen))
+            reason = _nothing_measured(job, points[0])
+            unknown = {"e2e_speedup": interval(ratio), "verdict": "unknown", "reason": reason}
+            return Look(x, math.nan, 0, (points, unknown))
         said = verdict(ratio)
         side = {"faster": 1, "slower": -1}.get(said, 0)
         return Look(x, math.log(ratio.mean), side, (points, {"e2e_speedup": interval(ratio), "verdict": said}))

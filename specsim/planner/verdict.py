@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from specsim.config import PolicySpec
 from specsim.planner import surface
-from specsim.planner.compare import AS_GOOD_AS, LoadTable
+from specsim.planner.compare import AS_GOOD_AS, LoadTable, share_text
+from specsim.planner.job import FEWEST_TO_ANSWER
 from specsim.stats import paired_ratio
 
 if TYPE_CHECKING:
@@ -31,19 +32,24 @@ def recommendation(
     margin = abs(_mean(gain.mean) - 1.0)
     sure = "sure" if margin > 2 * error else "likely" if margin > error else "unsure"
     tie = gain.compared_to(1.0) in ("tie", "unknown")
-    if tie or job.log_requests < 30:
-        sure = "unsure"
+    by_margin, why = sure, ""
+    if job.is_too_short:
+        sure, why = "unsure", f"{job.log_requests} requests are too few"
+    elif tie:
+        alone = "one replication gives no interval" if gain.n == 1 else "the gain cannot be told from none"
+        sure, why = "unsure", alone if gain.n else "nothing was measured there"
     elif job.log_requests < 100 and sure == "sure":
-        sure = "likely"
+        sure, why = "likely", f"{job.log_requests} requests are few"
     running = f" (about {batch:.0f} running with {best})" if batch == batch else ""
-    whose = "the trace's own" if job.is_whole else "the busiest stretch's"
+    whose = job.whose
     where = f"at {whose} {own:.3g} requests/s{running}"
     if own != job.own_per_s:
         where = (
             f"at {own:.3g} requests/s{running}, the highest load simulated that this fleet keeps up with ({whose} "
             f"{job.own_per_s:.3g} is more)"
         )
-        sure = "likely" if sure == "sure" else sure
+        if sure == "sure":
+            sure, why = "likely", f"{whose} load is beyond what the fleet keeps up with"
     if chosen == "off" and not tie:
         first = f"Leave speculation off {where}: the best of it, {best}, takes {_slower(gain.mean)} longer per request."
     elif chosen == "off" and gain.n < 2:
@@ -63,7 +69,19 @@ def recommendation(
         )
     share = table.mean(chosen, own, "slo_share").mean
     asked = job.question.slo.share
-    missed = [f"The objective is not met there: {share:.0%} of the requests, {asked:.0%} are asked for."]
+    missed = [f"The objective is not met there: {share_text(share, asked)} of the requests, {asked:.0%} are asked for."]
+    text = [
+        first,
+        _second(best, result, job),
+        *_not_offered(job, table, chosen, own),
+        *(missed if share < asked else []),
+    ]
+    if job.is_too_short:
+        text = [
+            f"No recommendation: {job.log_requests} requests are too few to tell a policy or what this fleet keeps up "
+            f"with; the tables show what they did. Give at least {FEWEST_TO_ANSWER} (a longer log or window, "
+            f"--max-requests)."
+        ]
     return {
         "policy": chosen,
         "decided_at_per_s": own,
@@ -72,13 +90,9 @@ def recommendation(
         "tpot_speedup": {"mean": _none(tpot.mean), "low": _none(tpot.low), "high": _none(tpot.high)},
         "running_batch": _none(batch),
         "confidence": sure,
+        "confidence_reason": why or None if sure != by_margin or job.is_too_short else None,
         "speedup_error": error,
-        "text": [
-            first,
-            _second(best, result, job),
-            *_not_offered(job, table, chosen, own),
-            *(missed if share < asked else []),
-        ],
+        "text": text,
     }
 
 

@@ -14,6 +14,7 @@ from specsim.report.plan_facts import (
     confidence,
     deployment_facts,
     from_to,
+    full_fleet,
     profile_facts,
     rank,
     schedule_text,
@@ -21,7 +22,7 @@ from specsim.report.plan_facts import (
     turn_text,
 )
 from specsim.report.policy_names import headings, legend
-from specsim.report.text import Page, milliseconds, number, percent, spread, times
+from specsim.report.text import Page, milliseconds, near, number, percent, spread, times
 
 __all__ = ["plan_text"]
 
@@ -109,6 +110,7 @@ def _profile(page: Page, result: Mapping[str, Any]) -> None:
 def _comparison(page: Page, result: Mapping[str, Any], full: bool) -> None:
     loads = result["loads"]
     rows = {(r["policy"], r["load_per_s"]): r for r in result["comparison"]}
+    asked = result["deployment"]["slo"]["share"]
     speculating = sorted((p for p in loads["policies"] if p != "off"), key=rank)
     page.heading("3. Comparison over load")
     page.line(
@@ -126,7 +128,7 @@ def _comparison(page: Page, result: Mapping[str, Any], full: bool) -> None:
         cells += [
             number(off["metrics"]["running_batch"]["mean"]),
             milliseconds(off["metrics"]["tpot_mean_s"]["mean"]),
-            percent(off["metrics"]["slo_share"]["mean"]) + ("!" if off["saturated"] else " "),
+            near(off["metrics"]["slo_share"]["mean"], asked) + ("!" if off["saturated"] else " "),
         ]
         for policy in speculating:
             row = rows[policy, load]
@@ -218,9 +220,12 @@ def _capacity(page: Page, result: Mapping[str, Any]) -> None:
         search = c["verdict"].removesuffix(" the loads simulated")
         rows.append([_row_name(c["policy"], names), found, *bracket, _interval(c["interval"]), ratio + beside, search])
     page.table(["policy", "requests/s", "meets at", "fails at", "95 %", "to off", "search"], rows)
-    page.line("95 %: interval over replications, - where one of them does not fail, or fails at once, in the loads "
-              "simulated; to off: ratio over the replications in which both sides fail there, = where it is a tie, ? "
-              "where it is one only; search: bracketed, or beyond or below the loads simulated.")  # fmt: skip
+    page.line("requests/s: up to where the mean share of requests meets the objective, between the loads simulated. "
+              "95 %: interval of the mean of what each replication alone gives, which need not hold that load; - where "
+              "one of them does not fail, or fails at once, in the loads simulated. To off: ratio over the "
+              "replications in which both sides fail there, = where it is a tie, ? where it is one only, - none. "
+              "Search: bracketed, or beyond or below the loads simulated.")  # fmt: skip
+    page.line(full_fleet(result))
     if result["search"]:
         page.line(
             f"{len(result['search'])} points between the loads of section 3 were simulated to narrow these brackets "

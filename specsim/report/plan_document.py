@@ -22,7 +22,7 @@ from specsim.report.document import (
     Stored,
     TableBlock,
 )
-from specsim.report.plan_facts import confidence, deployment_facts, profile_facts, trace_facts
+from specsim.report.plan_facts import confidence, deployment_facts, full_fleet, profile_facts, trace_facts
 from specsim.report.plan_figures import (
     break_even_figure,
     load_figures,
@@ -114,7 +114,7 @@ def _capacity(result: _Result, tables: _Tables) -> Section:
     cost = result["cost_of_speculation"]
     about = (
         f"Speculation takes {cost['kv_share_lost']:.1%} of the KV cache ({cost['kv_tokens_on']:,} tokens instead of "
-        f"{cost['kv_tokens_off']:,} a replica)."
+        f"{cost['kv_tokens_off']:,} a replica). {full_fleet(result)}"
     )
     costs = (
         "Bounds are where no load that was simulated fails. To off is the ratio of the capacities above, with its "

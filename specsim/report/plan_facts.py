@@ -18,6 +18,7 @@ __all__ = [
     "deployment_facts",
     "duration",
     "from_to",
+    "full_fleet",
     "objective_text",
     "profile_facts",
     "rank",
@@ -44,12 +45,21 @@ def confidence(result: Mapping[str, Any]) -> str:
     answer = result["recommendation"]
     kind, error = result["profile"]["kind"], answer["speedup_error"]
     flip = answer.get("flip_probability")
-    turned = ""
+    reason, turned = answer.get("confidence_reason"), ""
     if flip is not None:
         share = percent(flip) if flip else "none"
-        turned = f" Joint errors of costs, acceptance and luck turn on or off round in {share} of the draws."
-    sure = f"Confidence: {answer['confidence']}"
+        alone = " alone" if reason else ""
+        turned = f" Joint errors of costs, acceptance and luck{alone} turn on or off round in {share} of the draws."
+    sure = f"Confidence: {answer['confidence']}" + (f", because {reason}" if reason else "")
     return f"{sure} (a speedup from this {kind} profile is good to about ±{error:.0%}).{turned}"
+
+
+def full_fleet(result: Mapping[str, Any]) -> str:
+    """What the fleet completes when it is full, as a sentence: the other capacity, which no objective limits."""
+    return (
+        f"Whatever the objective, a full fleet completes {number(result['loads']['capacity_off_per_s'])} requests/s "
+        f"without speculation."
+    )
 
 
 def trace_facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -188,7 +188,7 @@ def _capacity(result: Mapping[str, Any]) -> Table:
         Column("high_per_s", "fails at", number, "next load, which does not"),
         Column(
             "interval",
-            "over replications",
+            "mean of what each replication alone gives",
             number,
             "each replication its own capacity; null unless all have one",
             True,

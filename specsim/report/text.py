@@ -16,6 +16,7 @@ __all__ = [
     "Page",
     "gigabytes",
     "milliseconds",
+    "near",
     "number",
     "percent",
     "plus_minus",
@@ -120,6 +121,11 @@ def percent(value: float | None) -> str:
         return f"{value:.0%}"
     shown = f"{value:.1%}"
     return {"100.0%": "99.9%", "0.0%": "<0.1%"}.get(shown, shown) if 0 < value < 1 else shown
+
+
+def near(share: float | None, asked: float) -> str:
+    """A share as percent, with a decimal within a point of the share that is asked for."""
+    return f"{share:.1%}" if share is not None and 0 < abs(share - asked) < 0.01 and share < 1 else percent(share)
 
 
 def plus_minus(error: float) -> str:

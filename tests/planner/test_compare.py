@@ -231,3 +231,13 @@ def test_the_paired_speedup_is_off_over_policy() -> None:
     assert row["e2e_speedup"]["mean"] == pytest.approx(1.25, rel=1e-3)
     assert row["verdict"] == "faster"
     assert math.isclose(row["metrics"]["e2e_mean_s"]["mean"], 0.8, rel_tol=1e-3)
+
+
+def test_capacities_whose_brackets_share_no_load_are_still_compared_in_pairs() -> None:
+    """The one fails between 2 and 3, and was simulated no higher; the other between 4 and 5, where off was not."""
+    table = make_table({"off": [[1.0] * 2] * 3, "k=3": [[1.0] * 2] * 3}, metrics=lambda policy, load, r: {
+        "slo_share": 0.90 if (policy, load) == ("off", 3.0) else 1.0})  # fmt: skip
+    beyond = {("k=3", load, r, 0.0): {"slo_share": 1.0 if load < 5 else 0.9} for load in (4.0, 5.0) for r in (0, 1)}
+    (_, row) = capacity_rows(replace(table, points={**table.points, **beyond}), 0.95)
+    assert row["ratio_to_off"]["mean"] == pytest.approx(4.5 / 2.5)
+    assert row["vs_off"] == "more"

@@ -138,3 +138,19 @@ def test_a_wrong_policy_is_refused(log: Path, flags: tuple[str, ...], said: str 
     result = plan("--trace", log, *QUICK, *flags, "--no-store")
     assert result.exit_code == (0 if said is None else 2)
     assert said is None or said in result.stderr
+
+
+def test_a_handful_of_requests_gets_no_recommendation_but_its_tables(tmp_path: Path) -> None:
+    result = plan("--trace", write_log(tmp_path / "few.csv", requests=5), *QUICK, "--no-store")
+    said = " ".join(result.stdout.partition("1. Trace")[0].split())
+    assert "No recommendation: 5 requests are too few" in said
+    assert "Confidence: unsure, because 5 requests are too few (" in said
+    assert "requests/s" not in said, "no load that the tables then contradict"
+    assert "3. Comparison over load" in result.stdout
+
+
+def test_the_load_of_a_window_is_called_so(log: Path) -> None:
+    said = " ".join(plan("--trace", log, "--window", "0:9", *QUICK, "--no-store").stdout.split())
+    assert "the window's" in said
+    assert "the trace's own" not in said
+    assert "Whatever the objective, a full fleet completes" in said

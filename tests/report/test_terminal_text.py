@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from specsim.cli import cli
-from specsim.report.text import Page, milliseconds, number, percent, spread, times
+from specsim.report.text import Page, milliseconds, near, number, percent, spread, times
 
 WAYS = {
     "line": lambda page, text: page.line(text),
@@ -59,3 +59,10 @@ def test_no_command_prints_a_file_name_that_steers(tmp_path: Path, command: tupl
 )
 def test_an_interval_is_plus_minus_only_where_it_is_as_wide_on_both_sides(mean, low, high, show, said) -> None:
     assert spread({"mean": mean, "low": low, "high": high}, show) == said
+
+
+@pytest.mark.parametrize(
+    ("share", "said"), [(0.948, "94.8%"), (0.955, "95.5%"), (0.95, "95%"), (0.9, "90%"), (1.0, "100%"), (None, "-")]
+)
+def test_a_share_near_the_one_asked_for_shows_which_side_it_is_on(share: float | None, said: str) -> None:
+    assert near(share, 0.95) == said
