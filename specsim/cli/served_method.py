@@ -85,8 +85,12 @@ def forced_acceptance(values: Mapping[str, Any], method: str) -> PerPosition | N
     Raises:
         ScenarioError: numbers that are none of such, or flags that say how acceptance is measured.
     """
+    import click
+    from click.core import ParameterSource
+
     from specsim.acceptance import PerPosition
-    from specsim.errors import ScenarioError
+    from specsim.errors import InputError, ScenarioError
+    from specsim.policies import parse_policy
 
     text = values["forced_acceptance"]
     if text is None:
@@ -95,6 +99,28 @@ def forced_acceptance(values: Mapping[str, Any], method: str) -> PerPosition | N
         raise ScenarioError("--forced-acceptance does nothing with a profile without speculation")
     if values["acceptance_file"] is not None:
         raise ScenarioError("--forced-acceptance deals acceptance, and --acceptance-file measured it; give one of them")
+    context = click.get_current_context(silent=True)
+    typed = (
+        set[str]()
+        if context is None
+        else {name for name in values if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    )
+    for name in ("acceptance_prompts", "acceptance_drafter"):
+        if name in typed:
+            flag = f"--{name.replace('_', '-')}"
+            raise ScenarioError(
+                f"--forced-acceptance deals acceptance, and {flag} is of measured acceptance; leave one of them out"
+            )
+    try:
+        idle = bool(values["policies"]) and all(not parse_policy(text).num_spec_tokens for text in values["policies"])
+    except InputError:  # told where the arms are read
+        idle = False
+    if idle:
+        raise ScenarioError(
+            f"--forced-acceptance does nothing where nothing is drafted (--policy "
+            f"{' --policy '.join(values['policies'])}"
+            f"); add an arm such as --policy static:{values['k']}, or leave it out"
+        )
     rates, k = parse_numbers(text, "--forced-acceptance"), values["k"]
     if len(rates) == 1:
         rates *= k

@@ -77,6 +77,11 @@ def read_job(values: dict[str, Any], kept: StoredProfiles) -> WhatIfJob:
             )
         speculation = replace(speculation, acceptance_length_k=speculation.num_spec_tokens[0])
     asked = read_pools(values.pop("pools"), slo)
+    if asked and growth:
+        raise ScenarioError(
+            "--growth is of one fleet for all, and --pool of several: leave one out, or ask for the part of the log "
+            "of each pool on its own"
+        )
     workload = overruled_workload(None, values, place="whatif", command="whatif")
     assert isinstance(workload, WorkloadSpec)
     whole = read_workload(workload, folder=Path(), seed=settings.seed)

@@ -278,6 +278,9 @@ def _contend(job: WhatIfJob, option: Option, settled: Callable[[], None]) -> Sea
 
     holds_to, fails_at = yield from search.headroom(policy, replicas, within)
     keeps_up_to, falls_behind_at = yield from search.headroom(policy, replicas, _keeps_up)
+    if keeps_up_to < holds_to:
+        # over a short window an objective can be met while a queue grows: what cannot go on does not hold
+        holds_to, fails_at = keeps_up_to, falls_behind_at
     growth = []
     for factor in job.growth:
         found = yield from search.least(

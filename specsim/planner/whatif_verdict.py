@@ -47,10 +47,19 @@ def _sentences(
     if best is None:
         return ["None of these options holds the objective; the table says what they reach."]
     text = [f"Cheapest, {_BASIS[order.basis]}: {_fleet(order, best)}."]
+    tried = {row["policy_kind"] != "off" for row in order.rows}
     if off is None and on is not None:
-        text.append("Without speculation no option holds the objective, with any number of GPUs that was tried.")
+        text.append(
+            "Without speculation no option holds the objective, with any number of GPUs that was tried."
+            if False in tried
+            else "Without speculation was not tried (--policies leaves off out)."
+        )
     elif on is None:
-        text.append("With speculation no option holds the objective.")
+        text.append(
+            "With speculation no option holds the objective."
+            if True in tried
+            else "With speculation was not tried (--policies has off alone)."
+        )
     elif off is not None:
         text.append(_compared(order, off, on))
     text += _by_gpu(order, best, off, on)

@@ -62,6 +62,8 @@ def serve(home: Path, *words: str, profile: str = "p-ngram.json") -> Result:
     """Words that say what a usual one says replace it."""
     usual = ("--isl", "12", "--osl", "8", "--requests", "7", "--concurrency", "5", "--repeats", "2", "--k", "2",
              "--acceptance-prompts", "4", *SMALL)  # fmt: skip
+    if "--forced-acceptance" in words:  # nothing is measured then
+        usual = tuple(word for word in usual if word not in ("--acceptance-prompts", "4"))
     kept = [
         word for flag, value in zip(usual[::2], usual[1::2], strict=True) if flag not in words for word in (flag, value)
     ]
@@ -178,6 +180,9 @@ def test_forced_acceptance_gives_real_and_predicted_runs_the_same_rounds(home: P
         (("--forced-acceptance", "1.2"), "must be one share in 0..1"),
         (("--forced-acceptance", "x"), "must be finite numbers separated by commas"),
         (("--forced-acceptance", "0.5", "--acceptance-file", "x"), "give one of them"),
+        (("--forced-acceptance", "0.5", "--acceptance-prompts", "48"), "--acceptance-prompts is of measured"),
+        (("--forced-acceptance", "0.5", "--acceptance-drafter", "x"), "--acceptance-drafter is of measured"),
+        (("--forced-acceptance", "0.5", "--policy", "off"), "does nothing where nothing is drafted (--policy off)"),
         (("--budget", "soon"), "--budget 'soon' must be a time such as 90s"),
         (("--concurrency", "4"), "has seen batches of so many requests"),
         (

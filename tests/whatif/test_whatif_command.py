@@ -24,6 +24,9 @@ def whatif(*arguments: object) -> Any:
     return plan(*arguments, command="whatif")
 
 
+ALL_POLICIES = QUICK[:4]
+
+
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     return write_log(tmp_path / "log.csv")
@@ -138,6 +141,10 @@ def test_what_does_not_fit_is_listed_with_the_numbers(log: Path) -> None:
         (["--gpu", "h100", "--dtype", "fp8,fp8"], "--dtype"),
         (["--gpu", "h100", "--growth", "0.5"], "--growth"),
         (["--gpu", "h100", "--growth", "2,x"], "--growth"),
+        (
+            ["--gpu", "h100", "--growth", "2", "--pool", "a=chat:any", "--pool", "b=*:off"],
+            "--growth is of one fleet for all",
+        ),
         (["--gpu", "h100", "--policies", "of"], "--policies"),
         (["--gpu", "h100", "--busiest", "x"], "Error: --busiest 'x' is not a duration"),
         (["--gpu", "h100", "--price", "h100"], "--price"),
@@ -158,6 +165,31 @@ def test_bad_input_is_one_line_with_exit_code_2(flags: list[str], words: str, lo
     assert result.exit_code == 2, result.stderr
     assert words in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("policies", "said", "never"),
+    [
+        ("static", "Without speculation was not tried", "Without speculation no option holds"),
+        ("off", "With speculation was not tried", "With speculation no option holds"),
+    ],
+)
+def test_what_was_not_tried_is_not_called_impossible(policies: str, said: str, never: str, log: Path) -> None:
+    result = whatif("--trace", log, "--gpu", "h100", "--policies", policies, *ALL_POLICIES, "--no-store")
+    assert result.exit_code == 0, result.stderr
+    text = " ".join(result.stdout.split())
+    assert said in text
+    assert never not in text
+
+
+def test_nothing_holds_further_than_it_keeps_up(tmp_path: Path) -> None:
+    """Over a short window a loose objective is met while a queue grows."""
+    log = write_log(tmp_path / "log.csv")
+    loose = ("--ttft", "none", "--tpot", "2000", "--policies", "off,static")
+    result = whatif("--trace", log, "--gpu", "l40s", *loose, *ALL_POLICIES, "--no-store", "--json")
+    rows = [row["beyond"] for row in json.loads(result.stdout)["options"] if row["beyond"] is not None]
+    assert any(row["holds_to"] == row["keeps_up_to"] and row["falls_behind_at"] is not None for row in rows)
+    assert all(row["holds_to"] <= row["keeps_up_to"] for row in rows)
 
 
 def test_the_end_of_a_request_can_be_the_only_objective(log: Path) -> None:
