@@ -113,7 +113,12 @@ def answer(
             with bar:
                 result = run(kept, counter)
         except KeyboardInterrupt:
-            done = {"schema_version": asked.schema_version, "points_done": counter.points, "points": asked.points}
+            done = {
+                "command": asked.said,
+                "schema_version": asked.schema_version,
+                "points_done": counter.points,
+                "points": asked.points,
+            }
             _save(store, asked, inputs, kept, done, "partial", kept.keys)
             of = "" if asked.points is None else f" of {asked.points:,}"
             click.echo(

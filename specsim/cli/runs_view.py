@@ -144,7 +144,8 @@ def print_item(item: Mapping[str, Any]) -> None:
         facts.add_row("ran", f"{_when(item['started_utc'])} to {_when(item['finished_utc'])} UTC")
         facts.add_row("plans", ", ".join(item["plan_ids"]) or "-")
     else:
-        facts.add_row("command", f"specsim {item['kind']}")
+        said = item["result"].get("command") if isinstance(item.get("result"), dict) else None
+        facts.add_row("command", _plain(said) if isinstance(said, str) else f"specsim {item['kind']}")
         facts.add_row("stored", f"{_when(item['created_utc'])}, last {_when(item['updated_utc'])} UTC")
         facts.add_row("runs", f"{len(item['run_ids']):,}")
     for name in ("trace", "profile", "scenario"):

@@ -66,6 +66,13 @@ def overruled_workload(spec: WorkloadSpec | None, values: dict[str, Any], *, pla
     if spec is None:
         raise ScenarioError(f"{place}: has no [workload]; add one, or give --trace")
     if "concurrency" in given and spec.trace is None:
+        idle = next((name for name in ("arrivals", "hash_block") if name in given), None)
+        if idle is not None:
+            flag = f"--{idle.replace('_', '-')}"
+            raise ScenarioError(
+                f"{flag} {given[idle]} does nothing where {given['concurrency']} requests are kept in flight; leave "
+                f"{flag} or concurrency out"
+            )
         given |= dict.fromkeys(("rate_per_s", "arrivals", "duration", "prefix_pool", "hash_block"))
     with _by_flags(given):
         return replace(spec, **given)

@@ -218,17 +218,21 @@ def _against(text: str | None, axes: list[Axis]) -> dict[str, str]:
     from specsim.errors import ScenarioError
 
     found: dict[str, str] = {}
-    for part in () if text is None else text.split("," if ";" not in text else ";"):
+    parts = [] if text is None else text.split("," if ";" not in text else ";")
+    if len(parts) > 1 and not parts[-1].strip() and ";" in (text or ""):  # ends a single value that holds commas
+        parts.pop()
+    hint = "; a value that holds commas ends in ;" if "," in (text or "") and ";" not in (text or "") else ""
+    for part in parts:
         name, _, value = part.partition("=")
         axis = next((axis for axis in axes if axis.name == name.strip().lstrip("-").replace("-", "_")), None)
         if axis is None:
-            raise ScenarioError(
-                f"--against {part}: is on no axis of the grid; axes are {', '.join(a.name for a in axes)}"
-            )
+            known = ", ".join(axis.name for axis in axes)
+            raise ScenarioError(f"--against {part}: is on no axis of the grid; axes are {known}{hint}")
         wanted = axis.converted(value.strip())
         hit = next((known for known in axis.values if axis.converted(known) == wanted), None)
         if hit is None:
-            raise ScenarioError(f"--against {part}: add {value.strip()} to --grid {axis.name}={','.join(axis.values)}")
+            there = (";" if any("," in known for known in (*axis.values, value)) else ",").join(axis.values)
+            raise ScenarioError(f"--against {part}: add {value.strip()} to --grid {axis.name}={there}{hint}")
         if axis.name in found:
             raise ScenarioError(f"--against names {axis.name} twice; give it once")
         found[axis.name] = hit

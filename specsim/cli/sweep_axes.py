@@ -90,8 +90,13 @@ def parse_over(text: str, flags: Mapping[str, click.Option]) -> Over:
     ranged = _RANGE.fullmatch(values.strip())
     if ranged is None or ranged[3]:
         raise ScenarioError(f"--over {text!r} must be AXIS=LOW..HIGH, e.g. load=0.5..4")
-    axis = _target(said.strip().lstrip("-").replace("-", "_"), flags)
-    low, high = (read_bound(axis, end) for end in (ranged[1], ranged[2]))
+    try:
+        axis = _target(said.strip().lstrip("-").replace("-", "_"), flags)
+        low, high = (read_bound(axis, end) for end in (ranged[1], ranged[2]))
+        for end in (ranged[1], ranged[2]) if 0 < low < high else ():
+            axis.converted(end)
+    except ScenarioError as error:  # the readers of --grid say its name
+        raise ScenarioError(str(error).replace("--grid ", "--over ", 1)) from None
     if not 0 < low < high:
         raise ScenarioError(f"--over {text}: goes from a number above 0 to a higher one")
     return Over(axis, low, high, _is_whole(axis))
@@ -208,9 +213,9 @@ def read_bound(axis: Axis, text: str) -> float:
 def read_value(axis: Axis, text: str) -> Any:
     """See `Axis.converted`."""
     if axis.kind == "k":
-        return _number(axis, text, read_whole, 0, 1000, "a whole number of drafts, 0 for speculation off")
+        return _number(axis, text, read_whole, 0, 1000, "a whole number of drafts up to 1000, 0 for speculation off")
     if axis.kind in ("load", "rate"):
-        return _number(axis, text, read_number, 1e-6, 1e6, f"a number > 0, {_SPECIAL[axis.kind]}")
+        return _number(axis, text, read_number, 1e-6, 1e6, f"a number > 0 and up to 1e6, {_SPECIAL[axis.kind]}")
     if axis.option is None:
         return text
     option = axis.option
@@ -239,8 +244,11 @@ def _number(axis: Axis, text: str, read: Any, low: float, high: float, wanted: s
     return value
 
 
-_SAME = ({"k", "policy"}, {"load", "rate", "concurrency"})
-"""Axes of which a grid has one at most: they say the same thing in two ways."""
+_SAME = (
+    {"k", "policy"}, {"load", "rate", "concurrency"}, {"rate", "rate_per_s"},
+    *({"concurrency", name} for name in ("rate_per_s", "arrivals", "duration", "prefix_pool")),
+)  # fmt: skip
+"""Axes of which a grid has one at most: they say the same thing in two ways, or one makes the other idle."""
 
 
 def refuse_clashes(axes: Sequence[Axis], given: Mapping[str, str]) -> None:
@@ -259,9 +267,12 @@ def refuse_clashes(axes: Sequence[Axis], given: Mapping[str, str]) -> None:
             others = [other for other in names if other in same and other != name]
             if name in same and others:
                 raise ScenarioError(f"--grid {axis.name} and {others[0]} exclude each other; give one of them")
-            flag = next((given[other] for other in sorted(same & set(given)) if name in same), None)
-            if flag is not None and name != "concurrency":
+            flag = next((given[other] for other in sorted(same & set(given) - {name}) if name in same), None)
+            if flag is not None:
                 raise ScenarioError(f"{flag} and --grid {axis.name} exclude each other; give one of them")
+        if axis.key is not None and axis.key[0] == "workload" and ("trace" in given or "trace" in names):
+            log = given.get("trace", "--grid trace")
+            raise ScenarioError(f"{log} replaces the workload, of which --grid {axis.name} is; leave one out")
         if name in given:
             raise ScenarioError(f"{given[name]} and --grid {axis.name} say the same; leave one out")
 

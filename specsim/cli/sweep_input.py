@@ -256,6 +256,7 @@ def read_sweep(
             f"the grid has {len(combinations):,} points, with {len(seeds)} seeds {len(combinations) * len(seeds):,} "
             f"runs; at most {MOST_POINTS:,} at once"
         )
+    _refuse_same(_Reader(base, values, seeds, kept), axes)
     reader = _Reader(base, values, seeds, kept)
     cells = [
         replace(reader.cell(axes, texts), base=at)
@@ -291,6 +292,50 @@ def _sweep(reader: _Reader, cells: Sequence[Cell], axes: Sequence[Axis], against
     return Sweep(job, reader.items, tuple(axes), against, tuple(notes))
 
 
+def _refuse_same(reader: _Reader, axes: Sequence[Axis]) -> None:
+    """Values of an axis that are one value in two spellings, such as two names of a GPU.
+
+    Raises:
+        ScenarioError: the axis and both.
+    """
+    from specsim.errors import InputError, ScenarioError
+
+    for axis in axes:
+        seen: dict[str, str] = {}
+        for text in axis.values if len(axis.values) > 1 and axis.kind in ("flag", "key") else ():
+            try:
+                item, policy, _, _ = reader._laid_over([axis], [text])
+                means = repr((_spelt_out(item), policy))
+            except InputError:  # told with the point that it is of
+                continue
+            if means in seen:
+                raise ScenarioError(
+                    f"--grid {axis.name} has {seen[means]} and {text}, which are the same; give each value once"
+                )
+            seen[means] = text
+
+
+def _spelt_out(item: ScenarioFile) -> tuple[Any, ...]:
+    """What a scenario says, with names that have several spellings in one of them."""
+    from scenarios.hardware import known_gpu
+    from scenarios.models import known_model
+    from specsim.traces.options import parse_arrivals
+    from specsim.traces.recipe import parse_lengths
+
+    workload = asdict(item.workload) if item.workload is not None else {}
+    for name in ("isl", "osl"):
+        if workload.get(name) is not None:
+            workload[name] = parse_lengths(str(workload[name]), name)
+    if workload.get("arrivals") is not None:
+        workload["arrivals"] = parse_arrivals(workload["arrivals"])
+    names = []
+    for name, find in ((item.deployment.gpu, known_gpu), (item.deployment.target, known_model)):
+        found = find(name)
+        names.append(name if found is None else found.name)
+    deployment = asdict(item.deployment) | {"gpu": names[0], "target": names[1]}
+    return deployment, item.speculation, item.slo, item.plan, workload
+
+
 def read_find(
     base: ScenarioFile,
     values: Mapping[str, Any],
@@ -315,6 +360,13 @@ def read_find(
     if kind == "crossover" and not against:
         raise ScenarioError("--find crossover needs --against, e.g. --grid k=0,3 --against k=0")
     combinations = list(itertools.product(*(axis.values for axis in axes)))
+    bases = _bases(axes, combinations, against) if against else [None] * len(combinations)
+    if kind == "crossover" and all(base is None for base in bases):
+        point = ";".join(f"{name}={value}" for name, value in against.items())
+        raise ScenarioError(
+            f"--against {point}: is the whole grid, so that nothing is compared; add other values to it"
+        )
+    _refuse_same(_Reader(base, values, seeds, kept), axes)
     reader = _Reader(base, values, seeds, kept)
 
     def cell_at(index: int, x: float) -> Cell:
@@ -322,6 +374,10 @@ def read_find(
         return reader.cell([*axes, over.axis], [*combinations[index], text])
 
     cells = [cell_at(index, over.low) for index in range(len(combinations))]
+    for index in range(len(combinations)):  # both ends are looked at first, and a wrong one is told before that
+        cell_at(index, over.high)
+    if kind == "capacity" and any(q.slo.ttft_s is q.slo.tpot_s is q.slo.e2e_s is None for q in reader.questions):
+        raise ScenarioError("--find capacity needs an objective to hold: give --ttft, --tpot or --e2e")
     asked = _sweep(reader, cells, axes, against)
     names = [axis.name for axis in axes]
     find = Find(
@@ -331,7 +387,7 @@ def read_find(
         width=width,
         whole=over.whole,
         cell_at=cell_at,
-        bases=tuple(_bases(axes, combinations, against)) if against else (None,) * len(combinations),
+        bases=tuple(bases),
         values=tuple(tuple(zip(names, texts, strict=True)) for texts in combinations),
     )
     spec = {"kind": kind, "over": over.axis.name, "low": over.low, "high": over.high, "width": width}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
+import socket
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack, redirect_stdout
@@ -15,6 +17,9 @@ from specsim.errors import ScenarioError, SpecsimError
 from specsim.executors.base import TRIES, Answer, Job, Result, Setup, Task, WorkerCrew, WorkerDied
 
 __all__ = ["RayCluster"]
+
+_CONNECT_S = 5.0
+"""To wait for a first answer of an address; Ray itself tries for two minutes."""
 
 
 class RayCluster:
@@ -54,14 +59,12 @@ class RayCluster:
 
         if ray.is_initialized():
             return
-        address = self._address or "auto"
+        address = self._address or os.environ.get("RAY_ADDRESS") or "auto"
+        _refuse_silent(address)
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise ScenarioError(
-                f"--address {address}: no Ray cluster lets us in there ({error}); start one with ray start --head, or "
-                f"leave --executor out"
-            ) from None
+            raise _no_cluster(address, str(error)) from None
         self._is_ours = True
 
     @property
@@ -79,6 +82,29 @@ class RayCluster:
         count = self.count
         self._connect()
         return RayCrew(count, (start, setup), alike, disconnect=self._is_ours)
+
+
+def _refuse_silent(address: str) -> None:
+    """Try a HOST:PORT before Ray does; other forms, such as auto, are left to Ray.
+
+    Raises:
+        ScenarioError: nothing answers there.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isascii() or not port.isdigit():
+        return
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S):
+            pass
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise _no_cluster(address, str(error)) from None
+
+
+def _no_cluster(address: str, reason: str) -> ScenarioError:
+    return ScenarioError(
+        f"--address {address}: no Ray cluster lets us in there ({' '.join(reason.split())}); start one with ray start "
+        f"--head, or leave --executor out"
+    )
 
 
 class _Remote:

@@ -173,15 +173,16 @@ def _unclear(bracket: Bracket) -> str:
 
 
 _WORDS = {
-    "capacity": {"falls": "bracketed", "rises": "not monotone", "above": "beyond", "below": "below"},
+    "capacity": {"falls": "bracketed", "rises": "holds from", "above": "beyond", "below": "below"},
     "crossover": {"falls": "stops paying", "rises": "begins to pay", "above": "always", "below": "never"},
 }
 
 
 def find_rows(find: Find, found: Sequence[Found], run_id: Callable[[SweepPoint], str | None]) -> list[dict[str, Any]]:
-    """One row a search. `verdict` of a capacity: bracketed, beyond (it holds at the upper end), below (it fails at the
-    lower), not monotone; of a crossover: stops paying, begins to pay, always, never (at both ends), unclear; of either:
-    not possible. `reason` is of the last two.
+    """One row a search. `verdict` of a capacity: bracketed (it holds up to there), holds from (it rises, as an
+    objective does), beyond (it holds at both ends), below (it fails at both); of a crossover: stops paying, begins to
+    pay, always, never (at both ends), unclear; of either: not possible. `reason` is of
+    the last two.
 
     A capacity has `over_seeds`, the geometric mean of those of the single seeds with its interval, and `ratio_to_base`
     in pairs, with its `vs_base`: more, less or tie; null unless every seed turns between the ends.
@@ -198,7 +199,8 @@ def find_rows(find: Find, found: Sequence[Found], run_id: Callable[[SweepPoint],
             if row["verdict"] == "unclear":
                 row["reason"] = _unclear(bracket)
         if find.kind == "capacity":
-            row["at"] = row["low"]  # the highest that was seen to hold
+            # the last place that was seen to hold: the highest, or the lowest where it rises
+            row["at"] = row["high"] if row["verdict"] == "holds from" else row["low"]
             mine, others = by_index.get(one.index), None if base is None else by_index.get(base)
             # on logarithms, since a place is above 0
             row["over_seeds"] = interval(paired_ratio(mine or [], [1.0] * len(mine or [])))
@@ -224,7 +226,9 @@ def _by_seed(bracket: Bracket) -> list[float] | None:
     found = []
     for seed in range(seeds):
         above = [(look.x, look.seen[1]["above_by_seed"][seed]) for look in looks]
-        turn = next(((a, b) for a, b in itertools.pairwise(above) if a[1] >= 0 > b[1]), None)
+        turns = ((a, b) for a, b in itertools.pairwise(above) if (a[1] >= 0) != (b[1] >= 0))
+        falls = bracket.verdict == "falls"
+        turn = next(((a, b) for a, b in turns if (a[1] >= 0) is falls), None)
         if turn is None:
             return None
         (x_a, a), (x_b, b) = turn

@@ -88,10 +88,14 @@ def _found(page: Page, result: Mapping[str, Any]) -> None:
     lines = list(zip(*columns, strict=True))
     page.table(lines[0], lines[1:], left=len(names))
     if is_capacity:
+        verdicts = {row["verdict"] for row in rows}
+        falls, rises = ("highest", "lowest"), ("lowest", "highest")
+        turns = [falls] * bool(verdicts != {"holds from"}) + [rises] * bool("holds from" in verdicts)
+        last, next_one = (", or where it holds from there on the ".join(words) for words in zip(*turns, strict=True))
         page.line(
-            f"{axis}: the highest at which the mean share within the objective was seen to hold; between: it and the "
-            f"lowest at which it was not. Single seeds: geometric mean and 95 % interval of where each alone turns, - "
-            f"where one of them does not turn between the ends."
+            f"{axis}: the {last} at which the mean share within the objective was seen to hold; between: it and the "
+            f"{next_one} at which it was not. Single seeds: geometric mean and 95 % interval of where each alone turns"
+            f", - where one of them does not turn between the ends."
         )
     else:
         page.line(

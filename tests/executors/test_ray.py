@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,9 @@ from plan_cli import QUICK, write_log
 from squares import tries
 
 from specsim.cli import cli
+from specsim.errors import ScenarioError
 from specsim.executors.base import TRIES
+from specsim.executors.ray_cluster import RayCluster
 
 pytest.importorskip("ray")
 HERE = Path(__file__).parent
@@ -46,6 +49,16 @@ def address() -> Iterator[str]:
     assert said.startswith("127.0.0.1:"), head.communicate()
     yield said
     head.communicate()
+
+
+@pytest.mark.parametrize("form", ["{}", "ray://{}"])
+def test_an_address_where_nothing_listens_is_told_at_once(form: str) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        address = form.format(f"127.0.0.1:{bound.getsockname()[1]}")
+        with pytest.raises(ScenarioError, match=f"--address {address}: no Ray cluster lets us in there") as error:
+            _ = RayCluster(address).count
+    assert "\n" not in str(error.value)
 
 
 @pytest.fixture(scope="module")

@@ -122,6 +122,8 @@ def test_the_store_lists_the_sweep_and_its_runs(case: Path, done: dict) -> None:
         item = store.get(done["plan_id"])
     assert (item["kind"], item["status"], len(item["run_ids"])) == ("sweep", "complete", 18)
     assert same(item["result"]) == same(done)
+    shown = CliRunner().invoke(cli, ["runs", "show", done["plan_id"], "--db", str(case.parent / "done.db")])
+    assert "--grid k=0,2,3 --grid load=0.5..3/3" in " ".join(shown.stdout.split())
     for command in (["runs", "list"], ["runs", "show", done["plan_id"]], ["report", done["plan_id"]]):
         shown = CliRunner().invoke(cli, [*command, "--db", str(case.parent / "done.db")])
         assert shown.exit_code == 0, shown.output
@@ -257,6 +259,19 @@ def test_a_wrong_axis_or_value_is_one_clear_line(case: Path, grid: str, said: st
         (("--grid", "k=1", "--force"), "--force is for --csv"),
         (("--grid", "k=1..3", "--grid", "load=0.1..3/900", "--seeds", "10"), "at most 20,000"),
         (("--grid", "load=1,2", "--concurrency", "4"), "--concurrency and --grid load exclude each other"),
+        (("--grid", "rate=1", "--grid", "rate_per_s=5,50"), "--grid rate and rate_per_s exclude each other"),
+        (("--grid", "rate=1", "--find", "capacity", "--over", "rate_per_s=5..50"), "rate and rate_per_s exclude"),
+        (("--grid", "concurrency=2", "--grid", "rate_per_s=5,50"), "--grid concurrency and rate_per_s exclude"),
+        (("--grid", "concurrency=2", "--grid", "arrivals=poisson:5;even:5"), "--grid concurrency and arrivals exclude"),
+        (("--grid", "concurrency=2", "--grid", "duration=5m,9m"), "--grid concurrency and duration exclude"),
+        (("--grid", "rate_per_s=5,50", "--concurrency", "4"), "--concurrency and --grid rate_per_s exclude"),
+        (("--grid", "concurrency=1,2", "--arrivals", "foo"), "--arrivals and --grid concurrency exclude each other"),
+        (("--grid", "k=1", "--concurrency", "2", "--arrivals", "poisson:5"), "--arrivals poisson:5 does nothing"),
+        (("--grid", "isl=80,90", "--trace", "log.csv"), "--trace replaces the workload, of which --grid isl is"),
+        (("--grid", "isl=80,080"), "--grid isl has 80 and 080, which are the same"),
+        (("--grid", "gpu=h100,h100-sxm"), "--grid gpu has h100 and h100-sxm, which are the same"),
+        (("--grid", "policy=off;static:2", "--against", "policy=off;policy=off"), "--against names policy twice"),
+        (("--grid", "policy=off;schedule:1-2=3,3-9=0", "--against", "policy=schedule:1-2=3,3-9=0"), "ends in ;"),
         (("--grid", "target=llama-3.3-70b"), "no point of the grid is possible"),
     ],
 )  # fmt: skip

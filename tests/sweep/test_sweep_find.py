@@ -115,6 +115,28 @@ def test_what_always_and_beyond_mean_stands_below_the_table(case: Path) -> None:
     assert "- where one of them does not turn between the ends" in " ".join(text.split())
 
 
+def test_an_objective_that_is_searched_is_the_lowest_that_holds(case: Path) -> None:
+    words = ("--grid", "k=0", "--find", "capacity", "--seeds", 2, "--tpot", "none", "--over", "ttft=1..20000")
+    (row,) = answer(case, *words)["found"]
+    seen = {look["x"]: look["verdict"] for look in row["looks"]}
+    assert (row["verdict"], row["at"]) == ("holds from", row["high"])
+    assert (seen[row["low"]], seen[row["high"]]) == ("fails", "holds")
+    assert row["low"] <= row["over_seeds"]["mean"] <= row["high"] or row["over_seeds"]["low"] is not None
+    assert "the lowest at which the mean share" in " ".join(sweep(case, *words).stdout.split())
+
+
+def test_a_crossover_of_nothing_but_its_base_is_refused(case: Path) -> None:
+    result = sweep(case, "--grid", "k=0", "--against", "k=0", "--find", "crossover", "--over", "load=1..2")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--against k=0: is the whole grid" in result.stderr
+
+
+def test_a_base_that_holds_commas_can_be_named(case: Path) -> None:
+    grid = ("--grid", "policy=off;schedule:1-2=3,3-64=0", "--seeds", 1)
+    for said in ("policy=schedule:1-2=3,3-64=0;", "policy=schedule:1-2=3,3-64=0; "):
+        assert answer(case, *grid, "--against", said)["against"] == {"policy": "schedule:1-2=3,3-64=0"}
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -128,6 +150,9 @@ def test_what_always_and_beyond_mean_stands_below_the_table(case: Path) -> None:
         (("--find", "crossover", "--over", "load=1..2"), "needs --against"),
         (("--find", "capacity", "--over", "load=1..2", "--width", "0.9"), "--width must be a number in 0.0001..0.5"),
         (("--find", "capacity", "--over", "load=1..2", "--metric", "kv_use"), "--metric is of a grid"),
+        (("--find", "capacity", "--over", "load=1..10000000"), "--over load=10000000 must be a number > 0 and up to"),
+        (("--find", "capacity", "--over", "lod=1..2"), "--over lod: unknown axis"),
+        (("--find", "capacity", "--over", "load=1..2", "--ttft", "none", "--tpot", "none"), "needs an objective"),
         (("--find", "peak", "--over", "load=1..2"), "--find 'peak' is not one of"),
     ],
 )
