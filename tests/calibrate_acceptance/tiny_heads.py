@@ -195,16 +195,21 @@ def save_mtp(folder: Path, target: FlatModel, texts: Texts, *, form: str) -> Pat
     shapes: dict[str, tuple[int, ...]] = {enorm: (size,), hnorm: (size,), proj: (size, 2 * size), norm: (size,)}
     own = target._body.layers[-1].state_dict()
     tensors = _random(shapes, 6)
+    luck = torch.Generator().manual_seed({"deepseek": 0, "qwen": 1, "mimo": 2, "speculators": 3}[form])
+
+    def drawn(shape: torch.Size) -> torch.Tensor:
+        return torch.randn(shape, dtype=torch.float64, generator=luck) * 0.15
+
     for name, tensor in own.items():  # shapes of a layer of this target; random, but for what is no matrix
         if name.endswith("experts.gate_up_proj"):
-            for n, joined in enumerate(torch.randn(tensor.shape, dtype=torch.float64) * 0.15):
+            for n, joined in enumerate(drawn(tensor.shape)):
                 stem = f"{layer}mlp.experts.{n}"
                 tensors[f"{stem}.gate_proj.weight"], tensors[f"{stem}.up_proj.weight"] = joined.chunk(2)
         elif name.endswith("experts.down_proj"):
-            for n, down in enumerate(torch.randn(tensor.shape, dtype=torch.float64) * 0.15):
+            for n, down in enumerate(drawn(tensor.shape)):
                 tensors[f"{layer}mlp.experts.{n}.down_proj.weight"] = down
         else:
-            tensors[layer + name] = torch.randn_like(tensor) * 0.15 if tensor.ndim > 1 else tensor.clone()
+            tensors[layer + name] = drawn(tensor.shape) if tensor.ndim > 1 else tensor.clone()
     whole = target.config.to_dict()
     if form == "speculators":
         whole = {"speculators_model_type": "mtp", "architectures": ["MTPDraftModel"], "transformer_layer_config": whole}
