@@ -122,20 +122,18 @@ six is at most 7 % of the arrivals up to a load of 0.6."""
 
 
 def _backlog_growth(rows: RequestColumns, middle_s: float, end_s: float, stay_s: float) -> float:
-    came = np.sort(rows.arrival_s[~rows.rejected])
-    arrivals = _between(came, middle_s, end_s)
+    arrivals = _between(rows.arrival_s[~rows.rejected], middle_s, end_s)
     if not arrivals:
         return math.nan
-    waiting = arrivals - _between(np.sort(rows.first_scheduled_s), middle_s, end_s)
+    waiting = arrivals - _between(rows.first_scheduled_s, middle_s, end_s)
     if end_s - middle_s < _STAYS_IN_HALF * stay_s:
         return waiting / arrivals
-    return max(waiting, arrivals - _between(np.sort(rows.finish_s), middle_s, end_s)) / arrivals
+    return max(waiting, arrivals - _between(rows.finish_s, middle_s, end_s)) / arrivals
 
 
-def _between(sorted_s: np.ndarray, after_s: float, until_s: float) -> int:
+def _between(moments_s: np.ndarray, after_s: float, until_s: float) -> int:
     """How many moments lie after the first and not after the second; nan is none."""
-    first, last = np.searchsorted(sorted_s, (after_s, until_s), side="right")
-    return int(last - first)
+    return int(np.count_nonzero((moments_s > after_s) & (moments_s <= until_s)))
 
 
 def summarise(result: RunResult, slo: Slo | None = None) -> RunMetrics:

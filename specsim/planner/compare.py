@@ -36,7 +36,8 @@ SATURATED_BUSY = 0.95
 """... if the fleet also computes at least this share of the time: one that idles keeps up, whatever a burst at the end
 of the window leaves behind."""
 CAPACITY_MARGIN = 0.1
-"""How far from the capacity of a full fleet a load must be for that figure to decide alone."""
+"""How far from the capacity of a full fleet a load must be for that figure to decide alone: windows of 20 s to half an
+hour of one log (Azure, conversation) gave 21.2 to 22.4 requests/s."""
 AS_GOOD_AS = 1.01
 """A simpler policy is preferred to one whose mean is better by less than this."""
 
