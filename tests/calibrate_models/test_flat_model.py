@@ -51,8 +51,15 @@ def test_ragged_passes_equal_each_sequence_alone(model_type: str, slots: list[in
 
 def test_neighbours_that_are_alike_are_one_call() -> None:
     runs = Loop([Part(0, 5, 2), Part(1, 5, 2), Part(2, 5, 1), Part(4, 5, 1), Part(5, 5, 1)]).runs
-    assert [(run.row, run.width, run.count) for run in runs] == [(0, 2, 2), (4, 1, 3)]
-    assert [[(c.index, c.slot, c.count) for c in run.calls] for run in runs] == [[(0, 0, 2)], [(0, 2, 1), (1, 4, 2)]]
+    assert [[(c.row, c.width, c.slot, c.count) for c in run.calls] for run in runs] == [
+        [(0, 2, 0, 2), (4, 1, 2, 1), (5, 1, 4, 2)]
+    ]
+
+
+def test_parts_of_any_widths_are_one_run_but_for_prompt_chunks() -> None:
+    runs = Loop([Part(0, 9, 4), Part(3, 7, 1), Part(1, 5, 2), Part(2, 0, 40), Part(5, 3, 1)]).runs
+    assert [(run.row, run.tokens) for run in runs] == [(0, 7), (7, 40), (47, 1)]
+    assert [[call.row for call in run.calls] for run in runs] == [[0, 4, 5], [0], [0]]
 
 
 def varlen_attn(q, keys, values, cu_q, cu_k, max_q, max_k, *, scale, window_size, enable_gqa, seqused_k, block_table):  # type: ignore[no-untyped-def]
