@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from specsim.latency import StepCost, StepWork
 
-__all__ = ["Clock", "ProcessorClock", "RealClock", "VirtualClock"]
-
+__all__ = ["Clock", "ProcessorClock", "RealClock", "SampledClock", "VirtualClock"]
 
 _SPIN_S = 0.002
 """The end of a wait is not slept through, since sleeping ends late by a good part of a small step."""
+
+_SAMPLE_EVERY_S = 1.0
 
 
 class Clock(Protocol):
@@ -70,6 +72,33 @@ class ProcessorClock:
 
     def carried_out(self, work: StepWork) -> None:
         """Time has passed by itself."""
+
+
+class SampledClock:
+    """Another clock that stands still while a piece of work is timed, after the first step and then now and then, so
+    that it is known how fast the machine was during the run."""
+
+    def __init__(self, clock: Clock, sample: Callable[[], float], every_s: float = _SAMPLE_EVERY_S) -> None:
+        """`sample` does the work and returns its seconds."""
+        self._clock, self._sample, self._every_s = clock, sample, every_s
+        self._away_s = 0.0
+        self._next_s = 0.0
+        self.samples_s: list[float] = []
+
+    def now(self) -> float:
+        return self._clock.now() - self._away_s
+
+    def wait_until(self, time_s: float) -> None:
+        self._clock.wait_until(time_s + self._away_s)
+
+    def carried_out(self, work: StepWork) -> None:
+        self._clock.carried_out(work)
+        now_s = self.now()
+        if now_s < self._next_s:
+            return
+        self.samples_s.append(self._sample())
+        self._away_s += self.now() - now_s
+        self._next_s = now_s + self._every_s
 
 
 class VirtualClock:

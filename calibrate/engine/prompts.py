@@ -16,8 +16,8 @@ def tokens_of(tokenizer: Any, texts: Iterable[str]) -> list[int]:
     return [token for text in texts for token in tokenizer.encode(text, add_special_tokens=False)]
 
 
-def cut_prompts(tokens: Sequence[int], lengths: Sequence[int], *, seed: int) -> list[list[int]]:
-    """A stretch of `tokens` for each length, from a drawn place.
+def cut_prompts(tokens: Sequence[int], lengths: Sequence[int], *, seed: int, first: int = 0) -> list[list[int]]:
+    """A stretch of `tokens` for each length, from a drawn place; `first` is the number of the first prompt.
 
     Raises:
         ScenarioError: a length beyond the text.
@@ -28,8 +28,8 @@ def cut_prompts(tokens: Sequence[int], lengths: Sequence[int], *, seed: int) -> 
             f"a prompt of {longest} tokens cannot be cut out of a text of {len(tokens)}; give more text"
         )
     prompts = []
-    for n, length in enumerate(lengths):
+    for n, length in enumerate(lengths, first):
         rng = stream(seed, Purpose.PROMPTS, n)
-        first = int(rng.integers(0, len(tokens) - length + 1))
-        prompts.append(list(tokens[first : first + length]))
+        start = int(rng.integers(0, len(tokens) - length + 1))
+        prompts.append(list(tokens[start : start + length]))
     return prompts

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from calibrate.drafters import Drafter
-from calibrate.engine.clock import Clock, RealClock
+from calibrate.engine.clock import Clock, RealClock, SampledClock
 from calibrate.engine.engine import serve
 from calibrate.engine.forced import ForcedRunner
 from calibrate.engine.model_runner import ModelRunner
@@ -36,6 +36,7 @@ def serve_real(
     warmup_share: float = 0.0,
     clock: Clock | None = None,
     forced: bool = False,
+    reference: Callable[[], float] | None = None,
 ) -> tuple[Served, ModelRunner]:
     """Serve a workload with a model, in real time; what ran, and the runner, which has the texts.
 
@@ -45,6 +46,8 @@ def serve_real(
         cost: what policies that weigh costs are told.
         clock: a fresh one; None: time on the wall.
         forced: rounds emit what the workload's acceptance model deals, whatever the drafts are.
+        reference: does and times a piece of work that a profile knows; it is asked now and then, while `clock` stands
+            still.
 
     Other arguments as `calibrate.engine.serve`.
 
@@ -52,6 +55,8 @@ def serve_real(
         ScenarioError: what the engine does not do, or what does not fit together.
     """
     clock = clock or RealClock()
+    sampled = None if reference is None else SampledClock(clock, reference)
+    clock = clock if sampled is None else sampled
     runner = (ForcedRunner if forced else ModelRunner)(
         model,
         prompts,
@@ -74,4 +79,6 @@ def serve_real(
         concurrency=concurrency,
         warmup_share=warmup_share,
     )
+    if sampled is not None:
+        served.reference_s = sampled.samples_s
     return served, runner

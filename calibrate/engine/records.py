@@ -66,3 +66,5 @@ class Served:
     proposals: dict[tuple[int, int], int] = field(default_factory=dict)
     """(request, output position) -> drafts that were made for a round there, verified or not; positions without any
     are left out."""
+    reference_s: list[float] = field(default_factory=list)
+    """Seconds of the reference point of a profile, timed now and then during the run; empty: it was not."""

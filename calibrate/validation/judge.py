@@ -2,8 +2,9 @@
 
 Error: predicted over measured, less 1; measured is the median over repeats. Noise: how far a single repeat lies from
 that median at most, relative to it. An error is within bounds when it is at most 5 % or the noise, whichever is larger.
-At pace: the error of a prediction that knows how much slower the machine is now than it was when it was calibrated, by
-the reference point of the profile, which is timed before each run and has nothing to do with serving.
+At pace: the median error over repeats of a prediction that knows how much slower the machine was during that run than
+when it was calibrated, by the reference point of the profile, which is timed beside the run and has nothing to do with
+serving; the noise at pace is how far the error of a single repeat lies from it.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def judged(world: World, runs: Sequence[Run], predict: Predict) -> dict[str, Any
             mine = [run for run in runs if run.trial.load == load and run.trial.policy == policy]
             if mine:
                 predictions[load, policy.label] = predict(load, policy, 1.0)
-                slower = statistics.median(_slower(world, run) for run in mine)
-                paced = predict(load, policy, slower) if math.isfinite(slower) else None
+                paces = [(run, _slower(world, run)) for run in mine]
+                paced = [(run, predict(load, policy, pace)) for run, pace in paces if math.isfinite(pace)]
                 rows.append(_row(load, policy, mine, predictions[load, policy.label], paced))
     gains = _gains(world, runs, predictions)
     crossovers = _crossovers(gains)
@@ -52,12 +53,18 @@ def judged(world: World, runs: Sequence[Run], predict: Predict) -> dict[str, Any
 
 
 def _slower(world: World, run: Run) -> float:
-    """How many times longer a step takes now than the profile says, by its reference point; nan: not known."""
+    """How many times longer a step took in a run than the profile says, by its reference point; nan: not known.
+
+    Samples lie evenly in time, so that slow stretches of the same work have more of them: their harmonic mean counts
+    each by its work.
+    """
     evidence = world.off.profile.evidence
-    if evidence is None or "target" not in evidence.references:
+    if evidence is None or "target" not in evidence.references or not run.reference_s:
         return math.nan
     seconds, share = evidence.references["target"]
-    return float((run.reference_s / seconds) ** share) if seconds > 0 else math.nan
+    if seconds <= 0:
+        return math.nan
+    return statistics.harmonic_mean([(sample / seconds) ** share for sample in run.reference_s])
 
 
 def _pace(world: World, runs: Sequence[Run]) -> dict[str, float] | None:
@@ -68,7 +75,7 @@ def _pace(world: World, runs: Sequence[Run]) -> dict[str, float] | None:
 
 
 def _row(
-    load: Load, policy: PolicySpec, runs: Sequence[Run], prediction: Prediction, paced: Prediction | None
+    load: Load, policy: PolicySpec, runs: Sequence[Run], prediction: Prediction, paced: Sequence[tuple[Run, Prediction]]
 ) -> dict[str, Any]:
     return {
         **_named(load),
@@ -82,7 +89,7 @@ def _row(
                 [run.figures[name] for run in runs],
                 prediction.figures[name],
                 prediction.spread[name],
-                None if paced is None else paced.figures[name],
+                [(run.figures[name], at_pace.figures[name]) for run, at_pace in paced],
                 decides=name in JUDGED,
             )
             for name in FIGURES
@@ -96,15 +103,20 @@ def _named(load: Load) -> dict[str, Any]:
 
 
 def _compared(
-    values: Sequence[float], predicted: float, luck: float, paced: float | None, *, decides: bool
+    values: Sequence[float],
+    predicted: float,
+    luck: float,
+    paced: Sequence[tuple[float, float]],
+    *,
+    decides: bool,
 ) -> dict[str, Any]:
+    """`paced`: measured and predicted at the pace of each run."""
     found = compared(values, predicted, luck, decides=decides)
-    if paced is not None:
-        measured, noise = middle(values)
-        at_pace = paced / measured - 1.0 if measured else math.nan
-        found["error_at_pace"] = finite(at_pace)
+    if paced:
+        ratio, noise = middle([expected / measured if measured else math.nan for measured, expected in paced])
+        found |= {"error_at_pace": finite(ratio - 1.0), "noise_at_pace": finite(noise)}
         if decides:
-            found["within_at_pace"] = within_bound(at_pace, noise)
+            found["within_at_pace"] = within_bound(ratio - 1.0, noise)
     return found
 
 
@@ -121,23 +133,33 @@ def _gains(
         for policy in world.policies:
             if policy == off:
                 continue
-            ratios = [
-                by[load, policy.label, n].figures[JUDGED[0]] / by[load, off.label, n].figures[JUDGED[0]]
+            pairs = [
+                (by[load, policy.label, n], by[load, off.label, n])
                 for n in range(world.repeats)
                 if (load, policy.label, n) in by and (load, off.label, n) in by
             ]
-            if not ratios:
+            if not pairs:
                 continue
-            measured, noise = middle(ratios)
+            measured, noise = middle([on.figures[JUDGED[0]] / without.figures[JUDGED[0]] for on, without in pairs])
             predicted = (
                 predictions[load, policy.label].figures[JUDGED[0]] / predictions[load, off.label].figures[JUDGED[0]]
             )
             found.append({
                 **_named(load), "policy": policy.label, "measured": measured, "noise": finite(noise),
-                "predicted": predicted, "error": predicted / measured - 1.0,
-                "sign_right": sign_right(predicted, measured, noise),
+                "measured_at_pace": _gain_at_pace(world, load, pairs), "predicted": predicted,
+                "error": predicted / measured - 1.0, "sign_right": sign_right(predicted, measured, noise),
             })  # fmt: skip
     return found
+
+
+def _gain_at_pace(world: World, load: Load, pairs: Sequence[tuple[Run, Run]]) -> float | None:
+    """Throughput on over off had the machine been equally fast in both; in a closed loop it is inverse to the pace."""
+    if load.concurrency is None:
+        return None
+    ratios = [
+        on.figures[JUDGED[0]] * _slower(world, on) / (off.figures[JUDGED[0]] * _slower(world, off)) for on, off in pairs
+    ]
+    return finite(statistics.median(ratios))
 
 
 def _crossovers(gains: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

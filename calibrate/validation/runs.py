@@ -30,8 +30,8 @@ FIGURES: tuple[str, ...] = (
 )
 """What is measured, predicted and compared, of `specsim.metrics.RunMetrics`."""
 
-Serve = Callable[[Load, PolicySpec, np.ndarray], Served]
-"""Serves the world's requests for real: load, policy, arrival times."""
+Serve = Callable[[Trial, np.ndarray], Served]
+"""Serves the world's requests for real, arriving at these times; each repeat has prompts of its own."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Run:
     preemptions: int
     began_utc: str
     wall_s: float
-    reference_s: float = math.nan
-    """The reference point, timed just before; nan: it was not."""
+    reference_s: tuple[float, ...] = ()
+    """The reference point, timed now and then during the run; empty: it was not."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,6 @@ def make_runs(
     world: World,
     serve: Serve,
     progress: Callable[[Run], None] = lambda run: None,
-    reference: Callable[[], float] = lambda: math.nan,
     *,
     budget_s: float = math.inf,
     now: Callable[[], float] = time.monotonic,
@@ -82,7 +81,6 @@ def make_runs(
 ) -> tuple[list[Run], bool]:
     """Every trial of a world; what was made, and whether all of it.
 
-    `reference` gives seconds of a piece of work that the profile knows, which tell how fast the machine is just now.
     An interrupt (Ctrl-C), the end of `budget_s`, or a device out of memory ends with the runs that were finished; the
     first is made whatever the budget.
 
@@ -95,7 +93,7 @@ def make_runs(
         for trial in world.trials():
             if made and now() + made[-1].wall_s > ends:
                 return made, False
-            made.append(_run(world, serve, trial, reference()))
+            made.append(_run(world, serve, trial))
             progress(made[-1])
     except KeyboardInterrupt:
         return made, False
@@ -110,9 +108,9 @@ def make_runs(
     return made, True
 
 
-def _run(world: World, serve: Serve, trial: Trial, reference_s: float) -> Run:
+def _run(world: World, serve: Serve, trial: Trial) -> Run:
     began, started = datetime.now(UTC), time.perf_counter()
-    served = serve(trial.load, trial.policy, trial.load.arrival_s(world.trace, world.seed))
+    served = serve(trial, trial.load.arrival_s(world.trace, world.seed))
     wall_s = time.perf_counter() - started
     metrics = summarise(served.result)
     steps = MeasuredSteps(served, world.side(trial.policy).profile)
@@ -128,7 +126,7 @@ def _run(world: World, serve: Serve, trial: Trial, reference_s: float) -> Run:
         preemptions=metrics.preemptions,
         began_utc=began.isoformat(timespec="seconds"),
         wall_s=wall_s,
-        reference_s=reference_s,
+        reference_s=tuple(served.reference_s),
     )
 
 

@@ -7,7 +7,6 @@ of the odd ones, so that no token is in both and both are of the same kind.
 from __future__ import annotations
 
 import gc
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,9 +25,9 @@ from calibrate.latency.job import DTYPES, Model, check_vocabularies
 from calibrate.latency.passes import Passes
 from calibrate.models import FlatModel, load_model, load_tokenizer
 from calibrate.validation.watching import watched_acceptance
-from calibrate.validation.world import Load, World
+from calibrate.validation.world import Trial, World
 from specsim.acceptance import Empirical
-from specsim.config import PolicySpec, ReplicaLimits
+from specsim.config import ReplicaLimits
 from specsim.errors import ScenarioError
 from specsim.rng import Purpose, stream
 from specsim.traces.model import Trace
@@ -40,7 +39,7 @@ _BLOCK = 1024
 """Tokens of a block of text."""
 _DRAWN_TOKENS = 65_536
 """Tokens that are drawn where there is no text."""
-_REFERENCE_SLOT, _REFERENCE_REPEATS = 256, 5
+_REFERENCE_SLOT_TOKENS = 256
 _FIRST_TOKEN = 3
 """Below it are, in most vocabularies, marks of beginning and end."""
 
@@ -55,9 +54,10 @@ class Server:
     clock: Callable[[], Clock] = RealClock
     seed: int = 0
 
-    def prompts(self, trace: Trace) -> list[list[int]]:
-        """Prompts of the lengths of a trace, out of the even blocks."""
-        return cut_prompts(self._blocks(0), trace.prompt_tokens.tolist(), seed=self.seed)
+    def prompts(self, trace: Trace, repeat: int = 0) -> list[list[int]]:
+        """Prompts of the lengths of a trace, out of the even blocks; each repeat has its own."""
+        first = repeat * len(trace)
+        return cut_prompts(self._blocks(0), trace.prompt_tokens.tolist(), seed=self.seed, first=first)
 
     def _blocks(self, first: int) -> list[int]:
         size = max(1, min(_BLOCK, len(self.tokens) // 2))
@@ -86,17 +86,21 @@ class Server:
         )  # fmt: skip
 
     def reference(self, device: Device) -> Callable[[], float]:
-        """What times the point that profiles are calibrated beside: median seconds of a few calls, on this clock."""
+        """What times the point that profiles are calibrated beside: seconds of one call, on this clock."""
         grid = Grid()
-        work = Passes(self.model, device, slots=grid.requests, slot_tokens=_REFERENCE_SLOT).work(reference_point(grid))
+        work = Passes(self.model, device, slots=grid.requests, slot_tokens=_REFERENCE_SLOT_TOKENS).work(
+            reference_point(grid)
+        )
         work()
-        return lambda: statistics.median(device.time_s(work) for _ in range(_REFERENCE_REPEATS))
+        return lambda: device.time_s(work)
 
-    def serving(self, world: World) -> Callable[[Load, PolicySpec, np.ndarray], Served]:
-        """What serves the requests of a world for real."""
-        prompts = self.prompts(world.trace)
+    def serving(
+        self, world: World, reference: Callable[[], float] | None = None
+    ) -> Callable[[Trial, np.ndarray], Served]:
+        """What serves the requests of a world for real, with `reference` timed now and then during each run."""
 
-        def serve(load: Load, policy: PolicySpec, arrival_s: np.ndarray) -> Served:
+        def serve(trial: Trial, arrival_s: np.ndarray) -> Served:
+            load, policy = trial.load, trial.policy
             side = world.side(policy)
             drafts = policy.kind != "off"
             if drafts and self.make_drafter is None:
@@ -104,7 +108,7 @@ class Server:
             gc.collect()
             served, _ = serve_real(
                 self.model,
-                prompts,
+                self.prompts(world.trace, trial.repeat),
                 Workload(world.trace, world.acceptance, seed=world.seed),
                 limits=side.limits,
                 policy=policy,
@@ -115,6 +119,7 @@ class Server:
                 warmup_share=world.warmup_share,
                 clock=self.clock(),
                 forced=world.forced and drafts,
+                reference=reference,
             )
             return served
 

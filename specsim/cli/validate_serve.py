@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -89,9 +88,8 @@ def serve(**values: Any) -> None:
     ready = prepared(values, say=_say)
     if values["dry_run"]:
         return
-    runs, complete = _made(
-        ready.world, ready.server.serving(ready.world), ready.server.reference(ready.device), budget_s
-    )
+    serving = ready.server.serving(ready.world, ready.server.reference(ready.device))
+    runs, complete = _made(ready.world, serving, budget_s)
     result = ready.result(runs, complete)
     if values["store"]:
         result = {"validation_id": kept_validation(values["db"], result, kind="serve", profile=ready.world.on.profile),
@@ -102,12 +100,12 @@ def serve(**values: Any) -> None:
                else served_text(result, color=sys.stdout.isatty()).rstrip("\n"))  # fmt: skip
 
 
-def _made(world: World, serving: Any, reference: Callable[[], float], budget_s: float) -> tuple[list[Run], bool]:
+def _made(world: World, serving: Any, budget_s: float) -> tuple[list[Run], bool]:
     """All runs; the bar moves between them only, since a thread that draws it would count as processor time."""
     from calibrate.validation.runs import make_runs
 
     if not sys.stderr.isatty():
-        return make_runs(world, serving, lambda run: _say(_said(run)), reference, budget_s=budget_s, say=_say)
+        return make_runs(world, serving, lambda run: _say(_said(run)), budget_s=budget_s, say=_say)
     from rich.console import Console
     from rich.progress import Progress
 
@@ -119,7 +117,7 @@ def _made(world: World, serving: Any, reference: Callable[[], float], budget_s: 
         def progress(run: Run) -> None:
             bar.update(task, advance=1, description=_said(run), refresh=True)
 
-        return make_runs(world, serving, progress, reference, budget_s=budget_s, say=_say)
+        return make_runs(world, serving, progress, budget_s=budget_s, say=_say)
 
 
 def _say(line: str) -> None:

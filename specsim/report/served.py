@@ -35,7 +35,8 @@ _READING = (
     "Error: predicted over measured, less 1; measured is the median over repeats. Noise: how far one repeat lies from "
     "it at most. Luck: one standard deviation between simulations that differ in luck alone. * marks a throughput or "
     "mean TPOT that misses by more than 5 % and more than the noise. At pace: the error once it is known how much "
-    "slower the machine is now than when it was calibrated, by the reference point of the profile."
+    "slower the machine was in each run than when it was calibrated, by the reference point of the profile; after ± "
+    "how far the error of one repeat lies from it at most."
 )
 
 
@@ -52,10 +53,10 @@ def served_text(result: Mapping[str, Any], *, color: bool = False) -> str:
         )
     if result["speedups"]:
         page.heading("Throughput over that without speculation")
-        cells = [[gain["load"], gain["policy"], f"{gain['measured']:.3f}", f"{gain['predicted']:.3f}",
-                  signed(gain["error"]), size(gain["noise"]), sign_text(gain["sign_right"])]
+        cells = [[gain["load"], gain["policy"], f"{gain['measured']:.3f}", _gain_at_pace(gain),
+                  f"{gain['predicted']:.3f}", signed(gain["error"]), size(gain["noise"]), sign_text(gain["sign_right"])]
                  for gain in result["speedups"]]  # fmt: skip
-        page.table(("load", "arm", "measured", "predicted", "error", "noise", "sign"), cells, left=2)
+        page.table(("load", "arm", "measured", "at pace", "predicted", "error", "noise", "sign"), cells, left=2)
     for sentence in _crossovers(result):
         page.line(sentence)
     page.heading("Verdict")
@@ -93,8 +94,14 @@ def measured_rows(row: Mapping[str, Any], figures: Sequence[tuple[str, str, floa
             continue
         mark = "*" if figure.get("within") is False else ""
         yield [name, _number(figure["measured"], factor), _number(figure["predicted"], factor),
-               signed(figure["error"]) + mark, signed(figure.get("error_at_pace")), size(figure["noise"]),
+               signed(figure["error"]) + mark, _at_pace(figure), size(figure["noise"]),
                size(figure["luck"])]  # fmt: skip
+
+
+def _at_pace(figure: Mapping[str, Any]) -> str:
+    """`+1.2% ±0.4%`."""
+    noise = figure.get("noise_at_pace")
+    return signed(figure.get("error_at_pace")) + (f" ±{noise:.1%}" if noise is not None else "")
 
 
 def _number(value: float | None, factor: float) -> str:
@@ -114,6 +121,12 @@ def size(value: float | None) -> str:
 def sign_text(right: bool | None) -> str:
     """A word on the sign of a speed-up; None: it lies within the noise."""
     return "within noise" if right is None else "right" if right else "WRONG"
+
+
+def _gain_at_pace(gain: Mapping[str, Any]) -> str:
+    """What would be measured had the machine been equally fast with and without; `-` where it is not known."""
+    value = gain.get("measured_at_pace")
+    return "-" if value is None else f"{value:.3f}"
 
 
 def _crossovers(result: Mapping[str, Any]) -> Iterator[str]:
@@ -158,8 +171,7 @@ def served_section(results: Sequence[Mapping[str, Any]]) -> str:
         "latency profile and the acceptance of other prompts; made with `specsim validate serve` "
         "([guide](guides/validate.md)) and kept in `scenarios/published/served.jsonl`. "
         + _READING
-        + " Cells: error, error at "
-        "pace (noise).",
+        + " Cells: error (noise), error at pace, its noise.",
     ]
     for result in results:
         parts += list(_one(result))
@@ -176,7 +188,8 @@ def _one(result: Mapping[str, Any]) -> Iterator[str]:
         gain = gains.get((row["load"], row["policy"]))
         cells = [row["load"], row["policy"], f"{row['running_batch']:.1f}", *(_cell(row, key) for key, _ in _SHORT)]
         cells += ["-", "-"] if gain is None else [
-            f"{gain['measured']:.3f} ({size(gain['noise'])})",
+            f"{gain['measured']:.3f} ({size(gain['noise'])})"
+            + (f", {_gain_at_pace(gain)}" if gain.get("measured_at_pace") is not None else ""),
             f"{gain['predicted']:.3f}" + ("" if gain["sign_right"] in (True, None) else " **wrong sign**"),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
@@ -189,5 +202,5 @@ def _cell(row: Mapping[str, Any], key: str) -> str:
     if figure["error"] is None:
         return "-"
     mark = "*" if figure.get("within") is False else ""
-    paced = f", {signed(figure['error_at_pace'])}" if figure.get("error_at_pace") is not None else ""
-    return f"{signed(figure['error'])}{mark}{paced} ({size(figure['noise'])})"
+    paced = f", {_at_pace(figure)}" if figure.get("error_at_pace") is not None else ""
+    return f"{signed(figure['error'])}{mark} ({size(figure['noise'])}){paced}"

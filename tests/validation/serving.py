@@ -19,7 +19,7 @@ from calibrate.engine import ModelRunner, RecordedRunner, Served, VirtualClock, 
 from calibrate.engine.replay import RecordedRounds
 from calibrate.validation.runs import Serve
 from calibrate.validation.watching import watched_acceptance
-from calibrate.validation.world import Load, World
+from calibrate.validation.world import Load, Trial, World
 from specsim.acceptance import Empirical
 from specsim.config import PolicySpec
 from specsim.latency import StepCost
@@ -82,7 +82,8 @@ def serving(world: World, own: Empirical, truth: LatencyProfile | None = None, n
     rng = np.random.default_rng(5)
     luck = RecordedRounds(own.runs, own.max_spec_tokens, drafts=own.drafts)
 
-    def run(load: Load, policy: PolicySpec, arrival_s: np.ndarray) -> Served:
+    def run(trial: Trial, arrival_s: np.ndarray) -> Served:
+        load, policy = trial.load, trial.policy
         cost = StepCost(truth or make_profile(lookup=True))
         workload = Workload(world.trace, luck, seed=0)
         clock = _Paced(cost, float(np.exp(rng.normal(0, noise))))
@@ -98,7 +99,8 @@ def really_serving(world: World) -> Serve:
     """Serves with the tiny model, in virtual time."""
     prompts = prompts_of(world.trace.prompt_tokens, seed=SERVED)
 
-    def run(load: Load, policy: PolicySpec, arrival_s: np.ndarray) -> Served:
+    def run(trial: Trial, arrival_s: np.ndarray) -> Served:
+        load, policy = trial.load, trial.policy
         workload = Workload(world.trace, None, seed=0)
         drafter = DRAFTERS["ngram"]() if policy.num_spec_tokens else None
         runner = ModelRunner(

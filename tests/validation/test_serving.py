@@ -32,7 +32,7 @@ from calibrate.engine.replay import recorded_rounds  # noqa: E402
 from calibrate.validation.judge import judged  # noqa: E402
 from calibrate.validation.overlap import overlap_sentences, shared_loads  # noqa: E402
 from calibrate.validation.runs import make_runs, predict, predicted_s  # noqa: E402
-from calibrate.validation.world import Load, World  # noqa: E402
+from calibrate.validation.world import Load, Trial, World  # noqa: E402
 from specsim.acceptance import Empirical  # noqa: E402
 from specsim.errors import ScenarioError  # noqa: E402
 from specsim.evidence import Evidence  # noqa: E402
@@ -102,8 +102,7 @@ def test_a_machine_that_is_slower_today_is_known_by_its_reference_point(known: E
     )
     world = make_world(known, profile=profile, policies=(OFF,), loads=(Load(2), Load(rate_per_s=20.0)))
     fast = serving(world, acceptance(SERVED))
-    runs, _ = make_runs(world, lambda load, policy, arrival_s: _stretched(fast, load, policy, arrival_s, 1.5),
-                        reference=lambda: 0.015)  # fmt: skip
+    runs, _ = make_runs(world, lambda trial, arrival_s: _stretched(fast, trial, arrival_s, 1.5))
     result = judged(world, runs, partial(predict, world))
     assert result["pace"] == {"median": pytest.approx(1.5), "low": pytest.approx(1.5), "high": pytest.approx(1.5)}
     for load in ("2 in flight", "20/s"):
@@ -113,9 +112,46 @@ def test_a_machine_that_is_slower_today_is_known_by_its_reference_point(known: E
     assert result["verdict"]["within_at_pace"] == result["verdict"]["figures"] > result["verdict"]["within"]
 
 
-def _stretched(serve: Any, load: Load, policy: Any, arrival_s: np.ndarray, factor: float) -> Any:
+def test_repeats_at_different_paces_are_each_compared_at_their_own(known: Empirical) -> None:
+    """Two repeats, the second at twice the pace of the first: raw noise is a third, at pace nothing is left."""
+    profile = dataclasses.replace(
+        make_profile(lookup=True), evidence=Evidence(points=9, references={"target": (0.010, 1.0)})
+    )
+    world = make_world(known, profile=profile, policies=(OFF, ON), loads=(Load(2),), repeats=2)
+    fast = serving(world, acceptance(SERVED))
+    runs, _ = make_runs(world, lambda trial, arrival_s: _stretched(fast, trial, arrival_s, 1.0 + trial.repeat))
+    result = judged(world, runs, partial(predict, world))
+    found = figure(result, "2 in flight", "off", "tpot_mean_s")
+    assert found["noise"] == pytest.approx(1 / 3) and found["noise_at_pace"] == pytest.approx(0, abs=1e-9)
+    assert found["error_at_pace"] == pytest.approx(0, abs=1e-6)
+    gain = result["speedups"][0]
+    assert gain["measured_at_pace"] == pytest.approx(gain["measured"])
+    text = served_text(result | {"subject": "two paces", **_facts()})
+    assert "+0.0% ±0.0%" in text
+
+
+def test_a_slow_stretch_of_a_run_counts_by_its_work(known: Empirical) -> None:
+    """Half of the work at pace 1 and half at pace 3 takes twice the time, in which three samples of four are slow."""
+    profile = dataclasses.replace(
+        make_profile(lookup=True), evidence=Evidence(points=9, references={"target": (0.010, 1.0)})
+    )
+    world = make_world(known, profile=profile, policies=(OFF,), loads=(Load(2),), repeats=1)
+    fast = serving(world, acceptance(SERVED))
+
+    def sampled(trial: Trial, arrival_s: np.ndarray) -> Any:
+        served = _stretched(fast, trial, arrival_s, 2.0)
+        served.reference_s = [0.010, 0.030, 0.030, 0.030]
+        return served
+
+    result = judged(world, make_runs(world, sampled)[0], partial(predict, world))
+    assert result["pace"]["median"] == pytest.approx(2.0)
+    assert figure(result, "2 in flight", "off", "tpot_mean_s")["error_at_pace"] == pytest.approx(0, abs=1e-6)
+
+
+def _stretched(serve: Any, trial: Trial, arrival_s: np.ndarray, factor: float) -> Any:
     """The same run on a machine whose every step takes `factor` times as long: another unit of time."""
-    served = serve(load, policy, arrival_s / factor)
+    served = serve(trial, arrival_s / factor)
+    served.reference_s = [0.010 * factor]
     rows = served.result.requests
     for name in ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s"):
         setattr(rows, name, getattr(rows, name) * factor)
@@ -130,7 +166,7 @@ def _stretched(serve: Any, load: Load, policy: Any, arrival_s: np.ndarray, facto
 def test_acceptance_of_the_own_prompts_predicts_the_run_itself(known: Empirical) -> None:
     """Watched position by position, the drafter accepts what it does in rounds: the guard of what is measured."""
     trace, own = requests(), acceptance(SERVED)
-    served = really_serving(make_world(own))(Load(concurrency=5), ON, trace.arrival_s)
+    served = really_serving(make_world(own))(Trial(0, Load(concurrency=5), ON), trace.arrival_s)
     rounds = recorded_rounds(served, Workload(trace, None, seed=0))
     compared = 0
     for record in served.rounds:
@@ -147,11 +183,11 @@ def test_an_interrupt_keeps_what_is_finished(known: Empirical) -> None:
     whole = serving(world, acceptance(SERVED))
     made = []
 
-    def stopped(load: Load, policy: Any, arrival_s: np.ndarray) -> Any:
+    def stopped(trial: Trial, arrival_s: np.ndarray) -> Any:
         if len(made) == 5:
             raise KeyboardInterrupt
-        made.append(load)
-        return whole(load, policy, arrival_s)
+        made.append(trial)
+        return whole(trial, arrival_s)
 
     runs, complete = make_runs(world, stopped)
     assert (len(runs), complete) == (5, False)
