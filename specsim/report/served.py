@@ -78,6 +78,7 @@ def _facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("weights", result["weights"]),
     ]  # fmt: skip
     found += [("" if n else "checks", sentence) for n, sentence in enumerate(result["checks"])]
+    found += [("" if n else "remark", sentence) for n, sentence in enumerate(result.get("remarks", ()))]
     return found
 
 
