@@ -24,16 +24,18 @@ from calibrate.latency.grid import Grid, reference_point
 from calibrate.latency.job import DTYPES, Model, check_vocabularies
 from calibrate.latency.passes import Passes
 from calibrate.models import FlatModel, load_model, load_tokenizer
+from calibrate.points import Point
 from calibrate.validation.watching import watched_acceptance
 from calibrate.validation.world import Trial, World
 from specsim.acceptance import Empirical
 from specsim.config import ReplicaLimits
 from specsim.errors import ScenarioError
+from specsim.profiles import LatencyProfile
 from specsim.rng import Purpose, stream
 from specsim.traces.model import Trace
 from specsim.workload import Workload
 
-__all__ = ["Server", "open_server"]
+__all__ = ["Server", "open_server", "reference_of"]
 
 _BLOCK = 1024
 """Tokens of a block of text."""
@@ -85,12 +87,15 @@ class Server:
             num_spec_tokens=num_spec_tokens, limits=limits, concurrency=min(count, 16), clock=self.clock,
         )  # fmt: skip
 
-    def reference(self, device: Device) -> Callable[[], float]:
-        """What times the point that profiles are calibrated beside: seconds of one call, on this clock."""
-        grid = Grid()
-        work = Passes(self.model, device, slots=grid.requests, slot_tokens=_REFERENCE_SLOT_TOKENS).work(
-            reference_point(grid)
-        )
+    def reference(self, device: Device, profile: LatencyProfile) -> Callable[[], float]:
+        """What times the point that a profile was calibrated beside: seconds of one call, on this clock.
+
+        It is launched as the profile's passes were, and is no larger than its grid.
+        """
+        point, captured = reference_of(profile)
+        slots, slot_tokens = len(point.parts), _REFERENCE_SLOT_TOKENS
+        passes = Passes(self.model, device, slots=slots, slot_tokens=slot_tokens, graphs=captured)
+        work = passes.work(point)
         work()
         return lambda: device.time_s(work)
 
@@ -124,6 +129,24 @@ class Server:
             return served
 
         return serve
+
+
+def reference_of(profile: LatencyProfile) -> tuple[Point, bool]:
+    """The point that a profile was calibrated beside, by the grid that it covers, and whether it ran as a graph where
+    the device has such."""
+    ranges = {} if profile.evidence is None else profile.evidence.ranges
+
+    def most(name: str, usual: int) -> int:
+        return int(ranges[name][1]) if name in ranges else usual
+
+    usual = Grid()
+    grid = replace(
+        usual,
+        requests=most("requests", usual.requests),
+        width=most("width", usual.width),
+        context_tokens=most("context_tokens", usual.context_tokens),
+    )
+    return reference_point(grid), profile.covers.get("launch") != "eager"
 
 
 def open_server(

@@ -88,7 +88,7 @@ def serve(**values: Any) -> None:
     ready = prepared(values, say=_say)
     if values["dry_run"]:
         return
-    serving = ready.server.serving(ready.world, ready.server.reference(ready.device))
+    serving = ready.server.serving(ready.world, ready.server.reference(ready.device, ready.world.off.profile))
     runs, complete = _made(ready.world, serving, budget_s)
     result = ready.result(runs, complete)
     if values["store"]:

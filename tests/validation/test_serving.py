@@ -148,6 +148,20 @@ def test_a_slow_stretch_of_a_run_counts_by_its_work(known: Empirical) -> None:
     assert figure(result, "2 in flight", "off", "tpot_mean_s")["error_at_pace"] == pytest.approx(0, abs=1e-6)
 
 
+def test_the_reference_is_the_point_that_the_profile_was_calibrated_beside() -> None:
+    from calibrate.latency.grid import Grid, reference_point
+    from calibrate.validation.server import reference_of
+    from scenarios.profiles import load_profile
+
+    shipped = load_profile("smollm2-135m-cpu-ngram")
+    point, captured = reference_of(shipped)
+    assert point == reference_point(Grid(requests=32, width=6, context_tokens=1024)) and not captured
+    small = Evidence(points=9, ranges={"requests": (1, 2), "width": (1, 1), "context_tokens": (2, 40)})
+    point, captured = reference_of(dataclasses.replace(make_profile(lookup=True), evidence=small))
+    assert (len(point.parts), {tokens for tokens, _ in point.parts}, captured) == (2, {1}, True)
+    assert max(context for _, context in point.parts) <= 50
+
+
 def _stretched(serve: Any, trial: Trial, arrival_s: np.ndarray, factor: float) -> Any:
     """The same run on a machine whose every step takes `factor` times as long: another unit of time."""
     served = serve(trial, arrival_s / factor)
