@@ -35,7 +35,7 @@ sample       drawing a token from each of `rows` rows of logits
 accept       accepting or rejecting the drafts of `parts` (drafts, 0) requests
 draft_round  a whole round of a drafter: `drafts` drafts for each of `parts`
 host         a decode step of the reference engine without its passes: `parts` verified, up to `drafts` drafted for each
-whole        body and head of a model that fits, to check a composition from layers
+whole        body and head of a model that fits, to check a composition from layers, or of `drafts` heads at once
 reference    the point that is measured again and again, so that drift of the machine shows
 copy         bytes moved by a copy, `bytes`
 matrix       one large matrix product, `operations`
@@ -56,9 +56,9 @@ class Point:
     parts: tuple[tuple[int, int], ...] = ()
     """(tokens computed, tokens cached before them) of each request."""
     rows: int = 0
-    """Rows of logits."""
+    """Rows of logits; of several heads at once, of each."""
     drafts: int = 0
-    """Drafts made a request."""
+    """Drafts made a request; of heads, as many run at once."""
     method: str = ""
     """How a host point drafts; empty: not at all."""
     amount: float = 0.0

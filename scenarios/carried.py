@@ -63,7 +63,11 @@ def _analytic(profile: LatencyProfile, target: ModelShape, gpu: Gpu, tp: int, we
     covers = profile.covers
     method = covers["method"]
     engine = next((name for name, it in ENGINES.items() if covers.get("engine", "").startswith(it.title)), "vllm")
-    options = {"layers": _whole(profile, "draft_layers")} if "draft_layers" in covers else {}
+    options = {
+        option: _whole(profile, key)
+        for option, key in (("layers", "draft_layers"), ("heads", "draft_heads"))
+        if key in covers
+    }
     own_tp = _whole(profile, "tp")
     draft_tp = _whole(profile, "draft_tp") if "draft_tp" in covers else own_tp
     # a drafter that is split like the target stays so

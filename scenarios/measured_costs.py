@@ -45,7 +45,8 @@ def deployment_of(profile: LatencyProfile) -> dict[str, str | int]:
     }
     if covers.get("method") == "none":
         del found["method"]
-    if "draft_layers" in covers or covers.get("draft", "").startswith("first "):
+    derived = {"draft_layers", "draft_heads"} & set(covers)
+    if derived or covers.get("draft", "").startswith("first "):
         found.pop("draft", None)
     if covers.get("tp", "").isdecimal():
         found["tp"] = int(covers["tp"])

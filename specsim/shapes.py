@@ -56,7 +56,8 @@ class ModelShape:
     """Three MLP matrices (gate, up, down) instead of two."""
     kind: ModelKind = "model"
     """`model` runs alone. `eagle`, `eagle3`, `mtp` and `dflash` are drafters that need their target's hidden states;
-    `medusa` is `num_layers` heads without attention; `layers` are the first layers of a target."""
+    `medusa` is `num_layers` heads without attention, each `intermediate_size / hidden_size` square residual blocks and
+    an output head; `layers` are the first layers of a target."""
     # sliding-window attention
     windowed_layers: int = 0
     window_tokens: int = 0
@@ -159,7 +160,7 @@ class ModelShape:
     def dense_mlp_parameters(self) -> int:
         """MLP weights read for every token: dense layers, shared experts and routers; Medusa's residual blocks."""
         if self.kind == "medusa":
-            return self.num_layers * self.hidden_size * self.hidden_size
+            return self.num_layers * self.hidden_size * self.intermediate_size
         matrices = 3 if self.gated_mlp else 2
         dense = (self.num_layers - self.moe_layers) * matrices * self.hidden_size * self.intermediate_size
         shared = self.moe_layers * matrices * self.hidden_size * self.shared_expert_intermediate_size

@@ -44,7 +44,8 @@ _ALIKE: Mapping[str, tuple[str, ...]] = {
 """Term of a pass that moves -> terms of the analytic profiles whose ratio it follows, the first that both have."""
 _FEATURES = ("captured_tokens_max", "captured_requests", "captured_exactly")
 _DESCRIBES = ("target", "gpu", "tp", "weight_dtype", "kv_dtype", "method", "draft", "draft_tp", "draft_weight_dtype",
-              "draft_kv_dtype", "draft_layers", "attention_backend", "engine", "date", "measured_on")  # fmt: skip
+              "draft_kv_dtype", "draft_layers", "draft_heads", "attention_backend", "engine", "date",
+              "measured_on")  # fmt: skip
 """Keys of `covers` that hold for the other device too, or are set anew; the rest describes the machine measured."""
 _MARK = ", carried to "
 

@@ -10,9 +10,11 @@ tree. Leaves out: typical acceptance, which changes the text.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,10 +24,14 @@ from calibrate.drafters.head_config import head_config, not_buildable
 from calibrate.drafters.head_files import head_tensors, in_one_line, refuse_form, take
 from calibrate.drafters.planting import CHAIN, Node, Planting, grow
 from calibrate.models import FlatModel, SlotCache
+from specsim.drafters.medusa import medusa_heads
 from specsim.errors import ScenarioError
+from specsim.shapes import ModelShape
 
-__all__ = ["MedusaDrafter", "MedusaHeads", "load_medusa"]
+__all__ = ["MedusaDrafter", "MedusaHeads", "load_medusa", "medusa_shape", "random_medusa"]
 
+_COUNTED = "'medusa_num_heads' or 'num_heads'"
+"""Keys that say how many heads there are."""
 _Block = tuple[torch.Tensor, torch.Tensor | None]
 
 
@@ -49,17 +55,106 @@ class MedusaHeads:
     def __len__(self) -> int:
         return len(self._heads)
 
+    @property
+    def head_rows(self) -> int:
+        """Rows of each output head, where they are a part of the vocabulary; 0: they are all of it."""
+        return 0 if self._token_map is None else len(self._token_map)
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """[rows, hidden size]: one of its matrices, which has dtype, device and width of all."""
+        return self._heads[0][1]
+
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor, head: int) -> torch.Tensor:
         """[rows, vocabulary] of one head for hidden states [rows, hidden size]."""
-        blocks, output = self._heads[head]
-        for weight, bias in blocks:
+        return self._said(self._mixed(hidden, head), head)
+
+    @torch.inference_mode()
+    def at_once(self, hidden: torch.Tensor, count: int) -> list[torch.Tensor]:
+        """[rows, vocabulary] of each of the first `count` heads for hidden states [rows, hidden size]."""
+        return [self._said(self._mixed(hidden, head), head) for head in range(count)]
+
+    @torch.inference_mode()
+    def mixed(self, hidden: torch.Tensor, count: int) -> list[torch.Tensor]:
+        """[rows, hidden size] behind the residual blocks of each of the first `count` heads."""
+        return [self._mixed(hidden, head) for head in range(count)]
+
+    @torch.inference_mode()
+    def said(self, mixed: torch.Tensor, head: int) -> torch.Tensor:
+        """[rows, vocabulary] that the output head says to what left the blocks, [rows, hidden size]."""
+        return self._said(mixed, head)
+
+    def _mixed(self, hidden: torch.Tensor, head: int) -> torch.Tensor:
+        for weight, bias in self._heads[head][0]:
             hidden = hidden + F.silu(F.linear(hidden, weight, bias))
-        scores = F.linear(hidden, output)
+        return hidden
+
+    def _said(self, mixed: torch.Tensor, head: int) -> torch.Tensor:
+        scores = F.linear(mixed, self._heads[head][1])
         if self._token_map is None:
             return scores
         whole = scores.new_full((len(scores), self._vocab_size), float("-inf"))
         return whole.index_copy_(1, self._token_map, scores)
+
+
+def random_medusa(
+    shape: ModelShape, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32, seed: int = 0
+) -> MedusaHeads:
+    """Heads with random weights at a shape of kind medusa, biases included, to be timed."""
+    size, rows = shape.hidden_size, shape.draft_vocab_size
+    draws = torch.Generator(device).manual_seed(seed)
+
+    def drawn(*sizes: int) -> torch.Tensor:
+        return torch.randn(sizes, generator=draws, device=device, dtype=dtype).div_(math.sqrt(size))
+
+    heads = [
+        (
+            [(drawn(size, size), drawn(size)) for _ in range(shape.intermediate_size // size)],
+            drawn(rows or shape.vocab_size, size),
+        )
+        for _ in range(shape.num_layers)
+    ]
+    return MedusaHeads(heads, torch.arange(rows, device=device) if rows else None, shape.vocab_size)
+
+
+def medusa_shape(folder: str | Path, target: ModelShape) -> ModelShape:
+    """The shape that config.json of a folder of Medusa heads gives to heads of a target.
+
+    Raises:
+        ScenarioError: it cannot be read, is of other heads, or of a target of another width or vocabulary.
+    """
+    place = Path(folder)
+    config = head_config(place)
+    counts = _counts(config)
+    if counts is None:
+        raise ScenarioError(f"{place}: its config.json has no {_COUNTED}, so that it is not one of Medusa heads")
+    count, layers = counts
+    for name, ours in (("hidden_size", target.hidden_size), ("vocab_size", target.vocab_size)):
+        if config.get(name, ours) != ours:
+            raise ScenarioError(
+                f"{place}: is of heads for a target of {name} {config[name]}, and {target.name} has {ours}; give the "
+                f"heads of this target"
+            )
+    if layers < 1:
+        raise not_buildable(place, _names(config)[1], layers, "at least 1, so that there is a residual block to time")
+    rows = config.get("truncated_vocab_size") or 0
+    return medusa_heads(target, {"heads": count}, blocks=layers, rows=0 if rows >= target.vocab_size else rows)
+
+
+def _names(config: Mapping[str, Any]) -> tuple[str, str]:
+    """Keys of (number of heads, residual blocks of each)."""
+    of_project = "medusa_num_heads" in config
+    return ("medusa_num_heads", "medusa_num_layers") if of_project else ("num_heads", "num_hidden_layers")
+
+
+def _counts(config: Mapping[str, Any]) -> tuple[int, int] | None:
+    """(number of heads, residual blocks of each); None where it does not say them."""
+    names = _names(config)
+    count, layers = config.get(names[0]), config.get(names[1], 1)
+    if not isinstance(count, int) or not isinstance(layers, int) or count < 1 or layers < 0:
+        return None
+    return count, layers
 
 
 @in_one_line
@@ -73,11 +168,11 @@ def load_medusa(folder: str | Path, target: FlatModel) -> MedusaHeads:
     config = head_config(place)
     tensors = {re.sub(r"^medusa_heads?\.", "", name): tensor for name, tensor in head_tensors(place).items()}
     size, vocabulary = int(target.config.hidden_size), target.vocab_size
+    counts = _counts(config)
+    if counts is None:
+        raise refuse_form(place, tensors, "folder of Medusa heads", f"{_COUNTED} in config.json")
+    count, layers = counts
     of_project = "medusa_num_heads" in config
-    names = ("medusa_num_heads", "medusa_num_layers") if of_project else ("num_heads", "num_hidden_layers")
-    count, layers = config.get(names[0]), config.get(names[1], 1)
-    if not isinstance(count, int) or not isinstance(layers, int) or count < 1 or layers < 0:
-        raise refuse_form(place, tensors, "folder of Medusa heads", "'medusa_num_heads' or 'num_heads' in config.json")
     if config.get("vocab_size", vocabulary) not in (vocabulary, int(target.config.vocab_size)):
         raise ScenarioError(
             f"{place}: is for a target with {config['vocab_size']} tokens, and {target.name} has {vocabulary}"
@@ -101,7 +196,7 @@ def load_medusa(folder: str | Path, target: FlatModel) -> MedusaHeads:
     blocks_of = [(name, match) for name, match in ((n, mark.fullmatch(n)) for n in tensors) if match is not None]
     beyond = next((name for name, match in blocks_of if int(match[1]) < count and int(match[2]) >= layers), None)
     if beyond is not None:
-        raise not_buildable(place, names[1], layers, f"more: the files hold the block '{beyond}'")
+        raise not_buildable(place, _names(config)[1], layers, f"more: the files hold the block '{beyond}'")
     biased = any(name.endswith(".bias") for name, _ in blocks_of)
     heads = []
     for head in range(count):
@@ -142,6 +237,11 @@ class MedusaDrafter:
         if not live or not most:
             return found
         last = torch.stack([draftees[n].hidden[0][-1] for n in live])
+        if self._planting is CHAIN and law is None:  # no draft depends on another, so that the host waits once
+            best = torch.stack([logits.argmax(-1) for logits in self._heads.at_once(last, most)], dim=1)
+            for n, tokens in zip(live, best.tolist(), strict=True):
+                found[n] = Proposal(tuple(tokens))
+            return found
 
         def look(level: int, rows: Sequence[tuple[int, int]], trees: Sequence[Sequence[Node]]) -> torch.Tensor:
             return self._heads.logits(last, level)[[tree for tree, _ in rows]]

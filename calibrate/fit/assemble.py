@@ -21,7 +21,7 @@ from calibrate.fit.predict import predicted_s
 from calibrate.fit.priors import ceilings_of
 from calibrate.fit.solve import Fitted, fit_pass
 from calibrate.points import Point, Setup
-from specsim.drafters import find_drafter
+from specsim.drafters import Drafter, find_drafter
 from specsim.errors import ProfileError
 from specsim.evidence import Evidence
 from specsim.profiles import LatencyProfile, PassCost, ProfileKind
@@ -105,7 +105,7 @@ def fit_profile(
     if setup.is_by_layer:
         outside = outside_layers_s(points, setup)
         costs["target"] = scaled_to_layers(costs["target"], setup.num_layers / setup.measured_layers, outside)
-    lines, costs = _with_sampling(_host_lines(points), costs, points)
+    lines, costs = _with_sampling(_host_lines(points), costs, points, drafter)
     profile = LatencyProfile(
         name=name,
         kind=kind,
@@ -173,9 +173,10 @@ def scaled_to_layers(cost: PassCost, ratio: float, outside_s: float = 0.0) -> Pa
 
 
 def _with_sampling(
-    lines: Mapping[str, float], costs: Mapping[str, PassCost], points: Sequence[Point]
+    lines: Mapping[str, float], costs: Mapping[str, PassCost], points: Sequence[Point], drafter: Drafter | None
 ) -> tuple[dict[str, float], dict[str, PassCost]]:
-    """Sampling: each row belongs to its pass, what does not grow with rows to the step, or to a pass of the drafter."""
+    """Sampling: each row belongs to its pass, what does not grow with rows to the step, or to a pass of the drafter; of
+    heads that run at once it is in the steps that were measured with them, where there are such."""
     lines, costs = dict(lines), dict(costs)
     for role, cost in costs.items():
         rows = [(p.rows, p.seconds) for p in points if p.kind == "sample" and p.role == role and not p.is_holdout]
@@ -183,11 +184,17 @@ def _with_sampling(
             continue
         start, slope = _line(rows)
         costs[role] = replace(cost, sample_row_s=slope)
-        if role == "draft":
+        if role == "draft" and not (
+            drafter is not None and drafter.mode == "heads" and _has_host(points, drafter.name)
+        ):
             costs[role] = replace(costs[role], fixed_s=cost.fixed_s + start)
-        else:
+        elif role == "target":
             lines["host_s"] = start
     return lines, costs
+
+
+def _has_host(points: Sequence[Point], method: str) -> bool:
+    return any(point.kind == "host" and point.method == method for point in points)
 
 
 def _host_lines(points: Sequence[Point]) -> dict[str, float]:
@@ -271,6 +278,8 @@ def _covers(setup: Setup, points: Sequence[Point], method: str) -> dict[str, str
         found["date"] = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
     if setup.draft_layers and runs_model:
         found["draft_layers"] = str(setup.draft_layers)
+    if drafter is not None and drafter.mode == "heads" and "draft" in setup.shapes:
+        found["draft_heads"] = str(setup.shapes["draft"]["num_layers"])
     return found | {name: text for name, text in setup.facts.items() if name not in (*found, "memory_bytes")}
 
 
@@ -376,9 +385,25 @@ def _notes(setup: Setup, evidence: Evidence, profile: LatencyProfile, points: Se
     method = profile.covers.get("method", "none")
     if not any(point.kind == "host" for point in points):
         notes.append("Host time of a step was not measured beyond sampling.")
-    elif method != "none" and not any(point.kind == "host" and point.method == method for point in points):
+    elif method != "none" and not _has_host(points, method):
         notes.append("What drafting adds on the host was not measured: it counts as nothing.")
     drafter = None if method == "none" else find_drafter(method)
-    if drafter is not None and drafter.loads == "head":
+    if drafter is not None and drafter.mode == "heads":
+        notes += _of_heads(setup, points)
+    elif drafter is not None and drafter.loads == "head":
         notes.append("The head has random weights and projects the target's hidden states in every pass of a round.")
     return tuple(notes)
+
+
+def _of_heads(setup: Setup, points: Sequence[Point]) -> list[str]:
+    """Sentences about heads that run at once."""
+    most = max((p.drafts for p in points if p.kind == "whole" and p.role == "draft"), default=0)
+    notes = [
+        f"Up to {most} heads were measured at once; a round of fewer drafts runs fewer, each for the terms of 'draft'."
+    ]
+    shape = setup.shapes.get("draft", {})
+    if shape.get("draft_vocab_size") or shape.get("intermediate_size") != shape.get("hidden_size"):
+        notes.append(
+            "Memory is planned for heads of one residual block over the whole vocabulary, which these are not."
+        )
+    return notes

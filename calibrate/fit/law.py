@@ -1,8 +1,8 @@
 """Seconds of passes over many points at once, as `specsim.passes` has them, so that a fit can ask thousands of times.
 
-Models: the terms of one `PassCost` for points of kinds body, head, sample and whole. Leaves out: windowed layers apart
-from full ones (their terms follow from those by the number of layers), captured sizes. A test holds every law here
-against `specsim.latency`.
+Models: the terms of one `PassCost` for points of kinds body, head, sample and whole; of heads that run at once the
+terms of one, fixed time once (`specsim.draft_passes`). Leaves out: windowed layers apart from full ones (their terms
+follow from those by the number of layers), captured sizes. A test holds every law here against `specsim.latency`.
 """
 
 from __future__ import annotations
@@ -53,12 +53,14 @@ class Work:
     """Of the output head."""
     samples: np.ndarray
     """Rows that are sampled."""
+    heads: np.ndarray
+    """How often all but fixed time is spent: heads that run at once on the same rows, 1 for a model."""
 
     @classmethod
     def of(cls, points: Sequence[Point], architecture: Architecture) -> Work:
         """The columns of `points`; kinds other than body, head, sample, whole and reference are refused."""
         rows = [_row(point, architecture) for point in points]
-        columns = np.array(rows, dtype=np.float64).reshape(len(rows), 8).T
+        columns = np.array(rows, dtype=np.float64).reshape(len(rows), 9).T
         return cls(*columns)
 
     def __len__(self) -> int:
@@ -67,16 +69,18 @@ class Work:
 
 def _row(point: Point, a: Architecture) -> tuple[float, ...]:
     if point.kind == "head":
-        return (0, 0, 0, 1, 0, 0, point.rows, 0)
+        return (0, 0, 0, 1, 0, 0, point.rows, 0, 1)
     if point.kind == "sample":
-        return (0, 0, 0, 1, 0, 0, 0, point.rows)
+        return (0, 0, 0, 1, 0, 0, 0, point.rows, 1)
     if point.kind not in ("body", "whole", "reference"):
         raise ValueError(f"a point of kind {point.kind} is no pass")
     n, requests = point.tokens, len(point.parts)
     rows = point.rows
+    if point.drafts:
+        return (n, 0, 0, 1, 0, 0, rows, 0, point.drafts)
     if point.is_prefill:
-        return (n, 0, 0, 1, _seen(point, a), _pairs(point, a), rows, 0)
-    return (n, requests, _seen(point, a), n / requests, 0, 0, rows, 0)
+        return (n, 0, 0, 1, _seen(point, a), _pairs(point, a), rows, 0, 1)
+    return (n, requests, _seen(point, a), n / requests, 0, 0, rows, 0, 1)
 
 
 def _seen(point: Point, a: Architecture) -> float:
@@ -122,12 +126,12 @@ class Law:
             touched = 1.0 - (1.0 - a.experts_per_token / a.num_experts) ** work.tokens
             memory = memory + t["experts_s"] * touched
         matrix = _joined(memory, work.tokens * t["token_s"], t["knee"]) * _factors(self.sizes, log_factors, work.tokens)
-        matrix = np.where(running, matrix + t["fixed_s"], 0.0)
+        matrix = np.where(running, work.heads * matrix + t["fixed_s"], 0.0)
         read, paired = work.cached * t["kv_token_s"], work.cached * work.width * t["decode_kv_pair_s"]
         attention = _joined(read, paired, t["attention_knee"])
         chunks = _joined(work.prefix * t["kv_token_s"], work.pairs * t["kv_pair_s"], t["attention_knee"])
         head = _joined(np.where(work.rows > 0, t["head_weights_s"], 0.0), work.rows * t["head_row_s"], t["knee"])
-        head = head * _factors(self.head_sizes, head_log_factors, work.rows)
+        head = work.heads * head * _factors(self.head_sizes, head_log_factors, work.rows)
         total: np.ndarray = (
             matrix + attention + chunks + work.requests * t["request_s"] + head + work.samples * t["sample_row_s"]
         )

@@ -17,6 +17,8 @@ def predicted_s(profile: LatencyProfile, point: Point) -> float | None:
     """Seconds of a point; None where the profile says nothing of its kind (ceilings, a drafter that it lacks)."""
     if point.kind in ("body", "head", "sample", "whole", "reference"):
         cost = profile.draft if point.role == "draft" else profile.target
+        if cost is not None and point.drafts:
+            return _heads_s(profile, point)
         return None if cost is None else _pass_s(cost, profile, point)
     requests = len(point.parts)
     if point.kind == "accept":
@@ -84,6 +86,18 @@ def _pass_s(cost: PassCost, profile: LatencyProfile, point: Point) -> float:
     seen = sum(min(context, cost.window_tokens) for _, context in point.parts)
     attention = point.cached_tokens * full + seen * windowed
     return compiled.matrix(point.tokens) + attention + requests * cost.request_s + head
+
+
+def _heads_s(profile: LatencyProfile, point: Point) -> float | None:
+    """`drafts` heads at once on the last states of so many requests, output heads included where there are rows of
+    logits, nothing sampled; None where the drafter is no heads."""
+    if profile.draft is None or profile.draft_mode != "heads":
+        return None
+    one, requests = CompiledPass(profile.draft), len(point.parts)
+    whole = DraftPasses(profile).matrix_s(step_work(point), 0, point.drafts)
+    if point.rows:
+        return whole - point.drafts * point.rows * profile.draft.sample_row_s
+    return whole - point.drafts * one.head(requests)
 
 
 def _draft_round_s(profile: LatencyProfile, point: Point) -> float:

@@ -39,7 +39,8 @@ def priors_of(setup: Setup, points: Sequence[Point]) -> dict[str, dict[str, floa
 
 def _terms(fields: Mapping[str, Any], built: int, setup: Setup, rates: Mapping[str, float]) -> dict[str, float]:
     shape = ModelShape(**{**fields, "doubtful": tuple(fields.get("doubtful", ()))})
-    share = (built or shape.num_layers) / shape.num_layers / setup.tp
+    # of several heads that run at once a profile holds the terms of one
+    share = (1 if shape.kind == "medusa" else built or shape.num_layers) / shape.num_layers / setup.tp
     size = _BYTES[setup.dtype]
     dense = (shape.attention_parameters + shape.dense_mlp_parameters + shape.fusion_parameters) * share
     routed = shape.routed_expert_parameters * share

@@ -238,7 +238,7 @@ def fit_pass(
 
 
 def _check(points: Sequence[Point], seen: np.ndarray, place: str) -> None:
-    bodies = {p.tokens for p, s in zip(points, seen, strict=True) if s and p.kind in ("body", "whole")}
+    bodies = {(p.tokens, p.drafts) for p, s in zip(points, seen, strict=True) if s and p.kind in ("body", "whole")}
     if len(bodies) < 3:
         raise ProfileError(
             f"{place}: passes of {len(bodies)} different sizes; a fit needs at least 3, better 10, so measure longer"
@@ -269,17 +269,17 @@ def _start(
     work: Work, observed: np.ndarray, seen: np.ndarray, law: Law, prior: Mapping[str, float]
 ) -> dict[str, float]:
     """Terms from a linear fit with non-negative coefficients, in which everything adds; half-way to the prior."""
-    running = work.tokens > 0
+    running = (work.tokens > 0) * work.heads
     columns = {
-        "weights_s": running * 1.0,
-        "experts_s": running * 1.0,
-        "token_s": work.tokens,
+        "weights_s": running,
+        "experts_s": running,
+        "token_s": work.tokens * work.heads,
         "request_s": work.requests,
         "kv_token_s": work.cached + work.prefix,
         "kv_pair_s": work.pairs,
         "decode_kv_pair_s": work.cached * np.maximum(work.width - 1.0, 0.0),
-        "head_weights_s": (work.rows > 0) * 1.0,
-        "head_row_s": work.rows,
+        "head_weights_s": (work.rows > 0) * work.heads,
+        "head_row_s": work.rows * work.heads,
         "sample_row_s": work.samples,
     }
     if law.architecture.num_experts:

@@ -56,12 +56,17 @@ def least_s(point: Point, shape: Mapping[str, Any], ceilings: Mapping[str, float
         ceilings: copy_bytes_per_s and matrix_flops_per_s.
         weight_bytes: of one stored weight.
     """
-    if not shape or {"copy_bytes_per_s", "matrix_flops_per_s"} - set(ceilings) or point.kind not in ("body", "head"):
+    passes = ("body", "head", "whole") if shape and shape.get("kind") == "medusa" else ("body", "head")
+    if not shape or {"copy_bytes_per_s", "matrix_flops_per_s"} - set(ceilings) or point.kind not in passes:
         return math.nan
     known = {name: shape[name] for name in shape if name in ModelShape.__dataclass_fields__}
     model = ModelShape(**{**known, "doubtful": tuple(known.get("doubtful", ()))})
     if point.kind == "head":
         moved, operations = model.head_parameters * weight_bytes, 2.0 * model.head_parameters * point.rows
+    elif model.kind == "medusa":
+        read = point.drafts * (model.dense_mlp_parameters / model.num_layers)
+        read += point.drafts * model.head_parameters if point.kind == "whole" else 0
+        moved, operations = read * weight_bytes, 2.0 * point.tokens * read
     else:
         share = point.layers / model.num_layers if point.layers else 1.0
         dense = model.attention_parameters + model.dense_mlp_parameters + model.fusion_parameters

@@ -11,12 +11,13 @@ import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from calibrate.drafters import Drafter
+from calibrate.drafters.medusa import MedusaHeads
 from calibrate.engine import ModelRunner, Outcome, Sampling, StepRecord, serve
 from calibrate.latency.device import Device
 from calibrate.latency.timing import median_interval
@@ -30,7 +31,9 @@ from specsim.scheduler import StepPlan
 from specsim.traces.model import Trace, TraceMeta
 from specsim.workload import Workload
 
-__all__ = ["host_points"]
+__all__ = ["Maker", "Wrap", "host_points"]
+
+_Result = TypeVar("_Result")
 
 _PROMPT_TOKENS = 24
 _OUTPUT_TOKENS = 48
@@ -45,7 +48,7 @@ class _Spent:
     now: Callable[[], float]
     seconds: float = 0.0
 
-    def timed(self, work: Callable[[], torch.Tensor]) -> torch.Tensor:
+    def timed(self, work: Callable[[], _Result]) -> _Result:
         start = self.now()
         result = work()
         self.seconds += self.now() - start
@@ -73,6 +76,48 @@ class _TimedModel(FlatModel):
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         whole = super().logits
         return self.spent.timed(lambda: whole(hidden))
+
+
+class _TimedHeads(MedusaHeads):
+    """Heads that tell how long their rounds took."""
+
+    spent: _Spent
+
+    @classmethod
+    def around(cls, heads: MedusaHeads, spent: _Spent) -> _TimedHeads:
+        """The same heads, same weights."""
+        timed = copy.copy(heads)
+        timed.__class__ = cls
+        assert isinstance(timed, _TimedHeads)
+        timed.spent = spent
+        return timed
+
+    def logits(self, hidden: torch.Tensor, head: int) -> torch.Tensor:
+        whole = super().logits
+        return self.spent.timed(lambda: whole(hidden, head))
+
+    def at_once(self, hidden: torch.Tensor, count: int) -> list[torch.Tensor]:
+        whole = super().at_once
+        return self.spent.timed(lambda: whole(hidden, count))
+
+
+@dataclass(frozen=True)
+class Wrap:
+    """Makes a drafter's weights tell how long their passes took."""
+
+    spent: _Spent
+
+    def model(self, model: FlatModel) -> FlatModel:
+        """The same model, same weights."""
+        return _TimedModel.around(model, self.spent)
+
+    def heads(self, heads: MedusaHeads) -> MedusaHeads:
+        """The same heads, same weights."""
+        return _TimedHeads.around(heads, self.spent)
+
+
+Maker = Callable[[Wrap], Drafter]
+"""Makes a drafter, handed what to wrap its weights in."""
 
 
 @dataclass
@@ -113,10 +158,9 @@ class _Clock:
 def host_points(
     model: FlatModel,
     device: Device,
-    drafters: Mapping[str, Callable[[Callable[[FlatModel], FlatModel]], Drafter]],
+    drafters: Mapping[str, tuple[Maker, int]],
     *,
     requests: Sequence[int],
-    num_spec_tokens: int,
     temperature: float,
     seed: int,
     known: set[tuple[str, int]],
@@ -124,7 +168,7 @@ def host_points(
     """Points of kind host, one for each number of requests without speculation and with each method.
 
     Args:
-        drafters: method -> a maker of its drafter, which is handed what to wrap its own model in.
+        drafters: method -> (a maker of its drafter, drafts a round).
         requests: numbers of requests in flight.
         known: (method, requests) of points that need not be measured again.
     """
@@ -139,11 +183,10 @@ def host_points(
         for method in ("", *drafters):
             if (method, count) in known:
                 continue
-            drafts = num_spec_tokens if method else 0
+            maker, drafts = drafters.get(method, (None, 0))
             wanted = Point("host", "engine", ((1, _PROMPT_TOKENS),) * count, drafts=drafts, method=method)
             spent = _Spent(now)
-            maker = drafters.get(method)
-            drafter = None if maker is None else maker(partial(_TimedModel.around, spent=spent))
+            drafter = None if maker is None else maker(Wrap(spent))
             steps, passes = _served(
                 _TimedModel.around(model, spent), spent, count, drafter, drafts, temperature, seed, _Clock(now)
             )

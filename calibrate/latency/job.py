@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,15 @@ import torch
 
 from calibrate.drafters.draft_model import DraftModelDrafter
 from calibrate.drafters.layer_skip import LayerSkipDrafter
+from calibrate.drafters.medusa import MedusaDrafter, MedusaHeads
 from calibrate.drafters.ngram import NgramDrafter
 from calibrate.drafters.suffix import SuffixDrafter
 from calibrate.fit.assemble import architecture_of
 from calibrate.latency.ceilings import least_s, measured_ceilings
 from calibrate.latency.device import Device, is_out_of_memory, memory_suffices
 from calibrate.latency.grid import Grid
-from calibrate.latency.host import host_points
+from calibrate.latency.heads import HeadPasses, heads_of
+from calibrate.latency.host import Maker, Wrap, host_points
 from calibrate.latency.passes import Passes
 from calibrate.latency.session import Measuring, Session
 from calibrate.latency.timing import Repeats
@@ -44,6 +46,10 @@ _LAYERS = 8
 """Layers that are built when a model does not fit, if so many do."""
 _DRAFT_SHARE = 0.35
 """Share of the budget for the drafter."""
+_AT_ONCE = "medusa"
+"""Kind of shape that is heads on the target's last state instead of a model."""
+
+_Drafting = FlatModel | MedusaHeads
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,8 @@ class Job:
     layers: int | None = None
     """Layers to build of the target; None: all that fit."""
     grid: Grid = field(default_factory=Grid)
+    k_max: int | None = None
+    """Most drafts a round, where more than they are verified; None: one less than the grid is wide."""
     budget_s: float = 300.0
     temperature: float = 0.0
     graphs: bool = True
@@ -88,6 +96,11 @@ class Job:
     repeats: Repeats = field(default_factory=Repeats)
     say: Callable[[str], None] = lambda line: None
     progress: Callable[[float, str], None] = lambda share, text: None
+
+    @property
+    def most_drafts(self) -> int:
+        """Most drafts a round, at least 1."""
+        return max(1, self.grid.width - 1 if self.k_max is None else self.k_max)
 
 
 def measure(job: Job) -> tuple[Setup, list[Point]]:
@@ -105,7 +118,7 @@ def measure(job: Job) -> tuple[Setup, list[Point]]:
         model = load_model(
             job.target.source, device=job.device.torch_device, dtype=dtype, num_layers=cut, tp=job.tp, seed=job.seed
         )
-        draft = _draft_model(job, drafter, model, dtype)
+        draft, job = _draft_model(job, drafter, model, dtype)
     setup = Setup(
         target=job.target.name,
         device=job.device.name,
@@ -120,14 +133,15 @@ def measure(job: Job) -> tuple[Setup, list[Point]]:
         threads=job.device.threads,
         num_layers=int(job.target.shape["num_layers"]),
         measured_layers=0 if cut is None else cut,
-        draft_layers=draft.num_layers if draft is not None and job.draft is None else 0,
+        draft_layers=draft.num_layers if isinstance(draft, FlatModel) and job.draft is None else 0,
         temperature=job.temperature,
         shapes=_shapes(job),
         facts=dict(job.device.facts)
         | {
             "memory_bytes": f"{job.device.memory_bytes:.0f}",
             "weights": model.source if model.source.startswith("random") else "those of the checkpoint",
-        },
+        }
+        | _head_facts(job, draft),
     )
     with PointFile(job.points, setup) as file:
         if file.points:
@@ -139,18 +153,26 @@ def measure(job: Job) -> tuple[Setup, list[Point]]:
         if job.target_points is None:
             _session(file, job, model, job.grid, share, cut or 0).measure([*_accepting(job), *_uncaptured(job)])
         if draft is not None:
-            grid = replace(job.grid, role="draft")
+            most = min(len(draft), job.most_drafts) if isinstance(draft, MedusaHeads) else 0
+            grid = replace(job.grid, role="draft", heads=most)
             own = _DRAFT_SHARE if job.target_points is None else 1.0
-            _session(file, job, draft, grid, own, 0).measure(_rounds(job, drafter))
+            _session(file, job, draft, grid, own, 0).measure(_rounds(grid, drafter, job.most_drafts))
         if job.host:
             _host(file, job, model, draft)
         return setup, list(file.points)
 
 
-def _draft_name(job: Job, draft: FlatModel | None) -> str:
-    if draft is None:
-        return ""
-    return job.draft.name if job.draft is not None else f"first {draft.num_layers} layers of {job.target.name}"
+def _draft_name(job: Job, draft: _Drafting | None) -> str:
+    if job.draft is not None:
+        return job.draft.name
+    return f"first {draft.num_layers} layers of {job.target.name}" if isinstance(draft, FlatModel) else ""
+
+
+def _head_facts(job: Job, draft: _Drafting | None) -> dict[str, str]:
+    """Whose weights heads have that may have those of a folder."""
+    if not isinstance(draft, MedusaHeads) or job.draft is None:
+        return {}
+    return {"draft_weights": "those of the folder" if job.draft.source else f"random, seed {job.seed}"}
 
 
 def _one_drafter(job: Job) -> Drafter | None:
@@ -160,10 +182,10 @@ def _one_drafter(job: Job) -> Drafter | None:
         drafter = find_drafter(name)
         if drafter is None or not drafter.runs_model:
             continue
-        if drafter.loads == "head" and drafter.kind not in HEAD_KINDS:
+        if drafter.loads == "head" and drafter.kind not in (*HEAD_KINDS, _AT_ONCE):
             raise ScenarioError(
                 f"--method {name} drafts with a head that is not measured here; measure {', '.join(HEAD_KINDS)}, "
-                f"draft_model, layer_skip or a lookup"
+                f"{_AT_ONCE}, draft_model, layer_skip or a lookup"
             )
         if found is not None:
             raise ScenarioError(
@@ -205,9 +227,12 @@ def _layers(job: Job) -> int:
     return layers
 
 
-def _draft_model(job: Job, drafter: Drafter | None, target: FlatModel, dtype: torch.dtype) -> FlatModel | None:
+def _draft_model(
+    job: Job, drafter: Drafter | None, target: FlatModel, dtype: torch.dtype
+) -> tuple[_Drafting | None, Job]:
+    """What drafts, and the job with the shape that it has."""
     if drafter is None:
-        return None
+        return None, job
     if drafter.loads == "layers":
         from specsim.shapes import ModelShape
 
@@ -219,16 +244,16 @@ def _draft_model(job: Job, drafter: Drafter | None, target: FlatModel, dtype: to
                 f"--draft-option layers={layers}: {target.num_layers} layers of the target are built, of which fewer "
                 f"must draft{more}"
             )
-        return target.first_layers(layers)
+        return target.first_layers(layers), job
     assert job.draft is not None
     if drafter.loads == "head":
-        return _head(job, job.draft, dtype)
+        return _head(job, job.draft, target, dtype)
     check_vocabularies(job.target, job.draft)
-    return load_model(job.draft.source, device=job.device.torch_device, dtype=dtype, seed=job.seed, tp=job.tp)
+    return load_model(job.draft.source, device=job.device.torch_device, dtype=dtype, seed=job.seed, tp=job.tp), job
 
 
-def _head(job: Job, draft: Model, dtype: torch.dtype) -> FlatModel:
-    """A head with random weights."""
+def _head(job: Job, draft: Model, target: FlatModel, dtype: torch.dtype) -> tuple[_Drafting, Job]:
+    """A head with random weights, or several at once, whose weights may be those of a folder."""
     from specsim.shapes import ModelShape
 
     shape = ModelShape(**{**draft.shape, "doubtful": ()})
@@ -241,7 +266,11 @@ def _head(job: Job, draft: Model, dtype: torch.dtype) -> FlatModel:
             )
     if job.tp > 1:
         raise ScenarioError(f"--tp {job.tp}: heads are measured whole; measure the target alone, or at --tp 1")
-    return random_head(shape, device=job.device.torch_device, dtype=dtype, seed=job.seed)
+    if shape.kind == _AT_ONCE:
+        folder = draft.source if isinstance(draft.source, str | Path) else None
+        heads, own = heads_of(shape, target, folder, dtype=dtype, seed=job.seed)
+        return heads, replace(job, draft=replace(draft, shape=asdict(own)))
+    return random_head(shape, device=job.device.torch_device, dtype=dtype, seed=job.seed), job
 
 
 def check_vocabularies(target: Model, draft: Model) -> None:
@@ -315,11 +344,11 @@ def _rates(file: PointFile) -> dict[str, float]:
     return {names[p.kind]: p.amount / p.seconds for p in file.points if p.kind in names}
 
 
-def _session(file: PointFile, job: Job, model: FlatModel, grid: Grid, share: float, layers: int) -> Session:
+def _session(file: PointFile, job: Job, model: _Drafting, grid: Grid, share: float, layers: int) -> Session:
     rates, shapes = _rates(file), _shapes(job)
     shape = shapes["draft" if grid.role == "draft" else "target"]
     bytes_each = DTYPES[job.dtype].itemsize / job.tp
-    built = model.num_layers
+    built = model.num_layers if isinstance(model, FlatModel) else int(shape["num_layers"])
 
     def least(point: Point) -> float:
         cut = replace(point, layers=point.layers or (built if built < int(shape["num_layers"]) else 0))
@@ -341,31 +370,35 @@ def _session(file: PointFile, job: Job, model: FlatModel, grid: Grid, share: flo
         release=job.device.release,
     )
 
-    def make(fits: Grid) -> Passes:
+    def make(fits: Grid) -> Passes | HeadPasses:
+        if isinstance(model, MedusaHeads):
+            return HeadPasses(model, job.device, temperature=job.temperature, seed=job.seed, graphs=job.graphs)
         return Passes(model, job.device, slots=fits.requests, slot_tokens=fits.slot_tokens,
                       temperature=job.temperature, seed=job.seed, graphs=job.graphs)  # fmt: skip
 
     return Session(how, make, grid, architecture_of(shape, built), layers=layers)
 
 
-def _host(file: PointFile, job: Job, model: FlatModel, draft: FlatModel | None) -> None:
+def _host(file: PointFile, job: Job, model: FlatModel, draft: _Drafting | None) -> None:
     """Host times of the reference engine, with every method of the job that it can run."""
-    makers: dict[str, Callable[[Callable[[FlatModel], FlatModel]], Any]] = {}
+    makers: dict[str, tuple[Maker, int]] = {}
+    most = job.most_drafts
     for method in job.methods:
         if method == "ngram":
-            makers[method] = lambda wrap: NgramDrafter()
+            makers[method] = (lambda wrap: NgramDrafter(), most)
         elif method == "suffix":
-            makers[method] = lambda wrap: SuffixDrafter()
-        elif method == "layer_skip" and draft is not None:
-            makers[method] = partial(_skipping, draft.num_layers)
-        elif method == "draft_model" and draft is not None:
-            makers[method] = partial(_drafting, draft)
+            makers[method] = (lambda wrap: SuffixDrafter(), most)
+        elif method == "layer_skip" and isinstance(draft, FlatModel):
+            makers[method] = (partial(_skipping, draft.num_layers), most)
+        elif method == "draft_model" and isinstance(draft, FlatModel):
+            makers[method] = (partial(_drafting, draft), most)
+        elif method == "medusa" and isinstance(draft, MedusaHeads):
+            makers[method] = (partial(_at_once, draft), min(most, len(draft)))
     found = host_points(
         model,
         job.device,
         makers,
         requests=sorted({1, max(1, job.grid.requests // 4), job.grid.requests}),
-        num_spec_tokens=max(1, job.grid.width - 1),
         temperature=job.temperature,
         seed=job.seed,
         known={(p.method, len(p.parts)) for p in file.points if p.kind == "host"},
@@ -374,20 +407,23 @@ def _host(file: PointFile, job: Job, model: FlatModel, draft: FlatModel | None) 
         file.add(replace(point, utc=datetime.now(UTC).isoformat(timespec="seconds")))
 
 
-def _skipping(layers: int, wrap: Callable[[FlatModel], FlatModel]) -> LayerSkipDrafter:
+def _skipping(layers: int, wrap: Wrap) -> LayerSkipDrafter:
     """The target that it is started with is wrapped already."""
     return LayerSkipDrafter(num_layers=layers)
 
 
-def _drafting(draft: FlatModel, wrap: Callable[[FlatModel], FlatModel]) -> DraftModelDrafter:
-    return DraftModelDrafter(wrap(draft), syncs_at_zero=True)
+def _drafting(draft: FlatModel, wrap: Wrap) -> DraftModelDrafter:
+    return DraftModelDrafter(wrap.model(draft), syncs_at_zero=True)
+
+
+def _at_once(heads: MedusaHeads, wrap: Wrap) -> MedusaDrafter:
+    return MedusaDrafter(wrap.heads(heads))
 
 
 def _accepting(job: Job) -> list[Point]:
     """Points of accepting drafts."""
-    drafts = max(1, job.grid.width - 1)
     requests = sorted({1, max(1, job.grid.requests // 4), job.grid.requests})
-    return [Point("accept", "target", ((drafts, 0),) * count) for count in requests]
+    return [Point("accept", "target", ((job.most_drafts, 0),) * count) for count in requests]
 
 
 def _uncaptured(job: Job) -> list[Point]:
@@ -400,14 +436,21 @@ def _uncaptured(job: Job) -> list[Point]:
     return [replace(grid.decode(*row, short), kind="eager") for row in sorted(rows)]
 
 
-def _rounds(job: Job, drafter: Drafter | None) -> list[Point]:
-    """Whole rounds of a serial drafter, held out: they check that passes add up."""
-    if drafter is None or drafter.mode != "serial" or job.grid.width < 2:
+def _rounds(grid: Grid, drafter: Drafter | None, most: int) -> list[Point]:
+    """Whole rounds of a drafter, held out: they check that passes, or heads, add up."""
+    requests = sorted({1, max(1, grid.requests // 4)})
+    if grid.heads:
+        return [
+            replace(grid.at_once(count, heads), kind="draft_round", is_holdout=True)
+            for count in requests
+            for heads in sorted({1, grid.heads})
+        ]
+    if drafter is None or drafter.mode != "serial" or grid.width < 2:
         return []
-    caught_up = 2 if drafter.catches_up and job.grid.width >= 2 else 1
+    caught_up = 2 if drafter.catches_up else 1
     found = []
-    for requests in sorted({1, max(1, job.grid.requests // 4)}):
-        for drafts in sorted({1, job.grid.width - 1}):
-            parts = job.grid.decode(requests, caught_up, min(128, job.grid.context_tokens)).parts
+    for count in requests:
+        for drafts in sorted({1, most}):
+            parts = grid.decode(count, caught_up, min(128, grid.context_tokens)).parts
             found.append(Point("draft_round", "draft", parts, drafts=drafts, is_holdout=True))
     return found

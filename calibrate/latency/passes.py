@@ -15,12 +15,37 @@ from calibrate.points import Point
 from calibrate.rejection import accept, sampling_law
 from specsim.errors import InvariantError
 
-__all__ = ["Passes"]
+__all__ = ["Launches", "Passes", "Work", "sampling_work"]
 
 Work = Callable[[], object]
 
 
-class Passes:
+class Launches:
+    """Captures work as graphs where that is wanted and possible, and keeps how each point was launched."""
+
+    def __init__(self, device: Device, *, graphs: bool) -> None:
+        self._device = device
+        self._graphs = graphs
+        self._launches: dict[str, str] = {}
+
+    def launch_of(self, point: Point) -> str:
+        """How the work of a point is launched: graph, eager, or nothing for what is no pass."""
+        return self._launches.get(point.key, "")
+
+    def _launched(self, point: Point, work: Work, *, capture: bool = True) -> Work:
+        graph = self._device.captured(work) if capture and self._graphs else None
+        self._launches[point.key] = "eager" if graph is None else "graph"
+        return work if graph is None else graph
+
+
+def sampling_work(logits: torch.Tensor, temperature: float) -> Work:
+    """A call that draws one token from each row of logits."""
+    if temperature == 0:
+        return lambda: logits.argmax(-1).tolist()
+    return lambda: torch.multinomial(sampling_law(logits, temperature=temperature), 1).tolist()
+
+
+class Passes(Launches):
     """Turns points into calls. One instance for one model on one device."""
 
     def __init__(
@@ -39,13 +64,11 @@ class Passes:
             slots, slot_tokens: room in the cache.
             graphs: capture what decodes as graphs, where the device has them.
         """
+        super().__init__(device, graphs=graphs)
         self._model = model
-        self._device = device
         self._cache = SlotCache(slots, slot_tokens)
         self._temperature = temperature
         self._random = torch.Generator().manual_seed(seed)
-        self._graphs = graphs
-        self._launches: dict[str, str] = {}
 
     def work(self, point: Point) -> Work:
         """A call that does what the point describes, on random tokens.
@@ -60,15 +83,6 @@ class Passes:
         if maker is None:
             raise InvariantError(f"no pass is behind a point of kind {point.kind}")
         return maker(point)
-
-    def launch_of(self, point: Point) -> str:
-        """How the work of a point is launched: graph, eager, or nothing for what is no pass."""
-        return self._launches.get(point.key, "")
-
-    def _launched(self, point: Point, work: Work, *, capture: bool = True) -> Work:
-        graph = self._device.captured(work) if capture and self._graphs else None
-        self._launches[point.key] = "eager" if graph is None else "graph"
-        return work if graph is None else graph
 
     def _tokens(self, count: int) -> list[int]:
         return torch.randint(self._model.vocab_size, (count,), generator=self._random).tolist()
@@ -118,10 +132,7 @@ class Passes:
         return self._launched(point, both)
 
     def _sample(self, point: Point) -> Work:
-        logits = self._logits(point.rows)
-        if self._temperature == 0:
-            return lambda: logits.argmax(-1).tolist()
-        return lambda: torch.multinomial(sampling_law(logits, temperature=self._temperature), 1).tolist()
+        return sampling_work(self._logits(point.rows), self._temperature)
 
     def _accept(self, point: Point) -> Work:
         requests, drafts = len(point.parts), max(n for n, _ in point.parts)

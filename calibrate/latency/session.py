@@ -31,6 +31,8 @@ CERTAIN = 0.03
 HEAD_TIMES = 2
 """How often, at different times, the output head is measured at each size."""
 _HOLDOUT_TRIES = 50
+_PASSES = ("body", "whole")
+"""Kinds of which points are held out."""
 
 
 class Worker(Protocol):
@@ -127,11 +129,12 @@ class Session:
             if not waiting:
                 return
             batch, waiting = waiting[:BATCH], waiting[BATCH:]
-            passed = sum(point.kind == "body" and not point.is_holdout for point in self._own())
+            passed = sum(point.kind in _PASSES and not point.is_holdout for point in self._own())
             if passed >= BATCH * (1 + sum(point.is_holdout for point in self._own())):
-                batch.append(self._holdout())
+                batch += self._holdout(batch)
             self._batch(batch)
-            if self._left_s() < 0 and self._enough() and sum(p.is_prefill for p in self._own()) >= 3:
+            chunks = 3 if not self.grid.heads else 0
+            if self._left_s() < 0 and self._enough() and sum(p.is_prefill for p in self._own()) >= chunks:
                 self._how.say(f"{self.role}: the budget ran out in the first points; those left are not measured")
                 return
 
@@ -148,7 +151,7 @@ class Session:
     def _adaptive(self) -> None:
         while self._left_s() > 0:
             fit = self.fitted()
-            points = [p for p in self._own() if p.kind == "body"]
+            points = [p for p in self._own() if p.kind in _PASSES]
             least_certain = math.sqrt(max(0.0, largest_variance(fit, self.grid)))
             if sum(p.is_holdout for p in points) >= HOLDOUTS and least_certain < CERTAIN:
                 self._how.say(f"{self.role}: every prediction is certain to {least_certain:.1%}; done")
@@ -157,17 +160,24 @@ class Session:
             chosen = choose(fit, self.grid, plain, BATCH - 1)
             if not chosen:
                 return
-            self._batch([replace(point, layers=self._layers) for point in chosen] + [self._holdout()])
+            batch = [replace(point, layers=self._layers) for point in chosen]
+            self._batch(batch + self._holdout(batch))
 
-    def _holdout(self) -> Point:
+    def _holdout(self, beside: Sequence[Point]) -> list[Point]:
+        """A point to be held out, none where every one that was drawn is measured already, or must be in the fit.
+
+        Args:
+            beside: what is measured next.
+        """
         own = self._own()
-        count, keys = sum(point.is_holdout for point in own), {point.key for point in own}
+        count, keys = sum(point.is_holdout for point in own), {point.key for point in (*own, *beside)}
+        keys |= {replace(point, layers=self._layers).key for point in seeds(self.grid)}
         for attempt in range(_HOLDOUT_TRIES):
             rng = np.random.default_rng((self._how.seed, len(self.role), count, attempt))
             point = replace(holdout(self.grid, rng), layers=self._layers)
             if point.key not in keys:
-                return point
-        return point
+                return [point]
+        return []
 
     def reference(self) -> Point:
         """The point that is timed in every turn."""

@@ -7,12 +7,16 @@ import re
 import sys
 from dataclasses import asdict, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from calibrate.latency.job import Model
+    from specsim.shapes import ModelShape
 
 __all__ = ["latency", "seconds_of"]
 
@@ -28,19 +32,25 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 @click.option(
     "--draft",
     metavar="MODEL",
-    help="Drafter of method draft_model, likewise; of eagle, eagle3, mtp a catalogue name.  [default: the "
-    "target's head]",
+    help="Drafter of method draft_model, likewise; of eagle, eagle3, mtp a catalogue name; of medusa a folder of heads "
+    "or its config.json.  [default: the target's head]",
 )
 @click.option(
     "--method",
     "methods",
     multiple=True,
     metavar="NAME",
-    help="ngram, suffix, layer_skip, draft_model, eagle, eagle3 or mtp; may be repeated.  [default: ngram, or "
-    "draft_model]",
+    help="ngram, suffix, layer_skip, draft_model, eagle, eagle3, mtp, medusa or lookahead; may be repeated.  [default: "
+    "ngram, or draft_model]",
 )
 @click.option("--draft-option", multiple=True, metavar="NAME=N", help="A number of the drafter, e.g. layers=8.")
-@click.option("--k-max", type=click.IntRange(1, 64), default=5, show_default=True, help="Most drafts a round.")
+@click.option(
+    "--k-max",
+    type=click.IntRange(1, 64),
+    default=5,
+    show_default=True,
+    help="Most drafts a round; of a tree all its nodes.",
+)
 @click.option("--device", default="auto", show_default=True, help="cuda, cuda:1, mps or cpu.")
 @click.option(
     "--clock",
@@ -147,7 +157,7 @@ def _measured(values: dict[str, Any], methods: tuple[str, ...]) -> Any:
 
     device = find_device(values["device"], clock=values["clock"], threads=values["threads"])
     target = model_of(values["target"], "--target")
-    draft = _drafter(values["draft"], methods, target)
+    draft = _drafter(values["draft"], methods, target, _options(values["draft_option"]))
     points = values["points"]
     if points is None:
         stem = values["out"].removesuffix(".json") if values["out"] else re.sub(r"[^A-Za-z0-9.-]+", "-", target.name)
@@ -162,7 +172,8 @@ def _measured(values: dict[str, Any], methods: tuple[str, ...]) -> Any:
         dtype=values["dtype"] or ("fp32" if device.backend == "cpu" else "bf16"),
         tp=values["tp"],
         layers=values["layers"],
-        grid=Grid(values["max_batch"], 1 + values["k_max"], values["max_context"], values["max_chunk"]),
+        grid=Grid(values["max_batch"], _width(values, methods, target), values["max_context"], values["max_chunk"]),
+        k_max=values["k_max"],
         budget_s=seconds_of(values["budget"]),
         temperature=values["temperature"],
         graphs=not values["eager"],
@@ -185,11 +196,25 @@ def _measured(values: dict[str, Any], methods: tuple[str, ...]) -> Any:
         return measure(job)
 
 
-def _drafter(given: str | None, methods: tuple[str, ...], target: Model) -> Model | None:
+def _width(values: dict[str, Any], methods: tuple[str, ...], target: Model) -> int:
+    """Most tokens verified a request: of k drafts, or of what a method verifies at k."""
+    from specsim.drafters import drafter
+    from specsim.shapes import ModelShape
+
+    most = k = int(values["k_max"])
+    shape = ModelShape(**{**target.shape, "doubtful": ()})
+    for own in map(drafter, methods):
+        if own.nodes is not None:
+            most = max(most, own.nodes(k, own.chosen(shape, _options(values["draft_option"]))))
+    return 1 + most
+
+
+def _drafter(given: str | None, methods: tuple[str, ...], target: Model, options: Mapping[str, int]) -> Model | None:
     """The drafter of the method that runs one: a model as given, or a head by name, else the target's usual head."""
     from calibrate.latency.job import Model
     from specsim.cli.model_input import model_of
     from specsim.drafters import drafter
+    from specsim.errors import ScenarioError
     from specsim.shapes import ModelShape
 
     head = next((name for name in methods if drafter(name).loads == "head"), None)
@@ -197,10 +222,29 @@ def _drafter(given: str | None, methods: tuple[str, ...], target: Model) -> Mode
         return None if given is None else model_of(given, "--draft")
     from scenarios.models import default_drafter, model
 
+    if given is not None and options:
+        raise ScenarioError(f"--draft {given} has its own shape, so that --draft-option does nothing; give one of them")
     shape = ModelShape(**{**target.shape, "doubtful": ()})
-    found = default_drafter(shape, head) if given is None else model(given, kind=drafter(head).kind)
+    if given is not None and drafter(head).mode == "heads":
+        return _heads(given, shape)
+    found = default_drafter(shape, head, options) if given is None else model(given, kind=drafter(head).kind)
     assert found is not None
     return Model(found.name, {}, asdict(found))
+
+
+def _heads(given: str, target: ModelShape) -> Model:
+    """Heads that run at once: those of a folder, or of the shape that its config.json gives, with random weights."""
+    from calibrate.drafters.medusa import medusa_shape
+    from calibrate.latency.job import Model
+    from specsim.errors import ScenarioError
+
+    path = Path(given).expanduser()
+    folder = path.parent if path.name == "config.json" and path.is_file() else path
+    if not folder.is_dir():
+        raise ScenarioError(f"--draft {given}: no such folder; medusa takes a folder of heads or its config.json")
+    shape = medusa_shape(folder, target)
+    name = f"{shape.num_layers} medusa heads of {folder.resolve().name}"
+    return Model(name, folder if path == folder else {}, asdict(replace(shape, name=name)))
 
 
 def _outs(out: str | None, methods: tuple[str, ...]) -> dict[str, str]:

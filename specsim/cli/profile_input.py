@@ -20,6 +20,8 @@ __all__ = ["StoredProfiles", "called", "points_file", "profile_fills_in"]
 _FLAGS = {"target": "target", "gpu": "gpu", "tp": "tp", "weight_dtype": "weight_dtype", "kv_dtype": "kv_dtype",
           "method": "method", "draft": "draft"}  # fmt: skip
 """Field that a profile covers -> name of the click argument."""
+_BUILT = {"draft_layers": "layers", "draft_heads": "heads"}
+"""Key of `covers` that says how much of its drafter was built -> option of the drafter that asks for as much."""
 _LEAST_HASH = 4
 """Fewest digits by which a stored profile is called."""
 _MOST_NAMED = 8
@@ -116,9 +118,10 @@ def profile_fills_in(values: dict[str, Any], kept: StoredProfiles) -> None:
     for field, value in deployment_of(profile).items():
         if values.get(_FLAGS[field]) is None:
             values[_FLAGS[field]] = value
-    layers = profile.covers.get("draft_layers")
-    if layers and values.get("method") == profile.covers.get("method") and not values.get("draft_option"):
-        values["draft_option"] = (f"layers={layers}",)
+    if values.get("method") == profile.covers.get("method") and not values.get("draft_option"):
+        built = tuple(f"{option}={profile.covers[key]}" for key, option in _BUILT.items() if profile.covers.get(key))
+        if built:
+            values["draft_option"] = built
 
 
 def called(name: str, profile: LatencyProfile) -> str:

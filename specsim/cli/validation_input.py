@@ -29,8 +29,8 @@ __all__ = ["Ready", "prepared"]
 
 _CLOCKS = {"wall": "wall", "device events": "device", "processor time": "cpu"}
 """How a profile calls a clock -> `calibrate.latency.device.CLOCKS`."""
-_TREES = ("medusa", "eagle2", "lookahead")
-"""Methods that are predicted with a tree to verify, while the reference engine verifies chains."""
+_TREES = ("eagle2", "lookahead")
+"""Methods that draft nothing but trees, while the reference engine verifies chains."""
 _USUAL_REQUESTS = 24
 _USUAL_SEQS, _USUAL_BUDGET = 32, 512
 
@@ -243,10 +243,15 @@ def _question(
     if values["acceptance_file"] is not None:
         acceptance = {"acceptance_file": os.path.abspath(values["acceptance_file"]),
                       "acceptance_drafter": values["acceptance_drafter"]}  # fmt: skip
+    numbers = {key: int(value) for key, value in options.items() if key in drafter(method).options}
+    heads = whole_of(profile.covers, "draft_heads", profile.name)
+    if drafter(method).mode == "heads" and heads is not None:
+        numbers["heads"] = heads
     speculation = Speculation(
         method, draft=_named(draft) if isinstance(draft, Model) else None,
-        num_spec_tokens=tuple(range(1, values["k"] + 1)),
-        options={key: int(value) for key, value in options.items() if key in drafter(method).options}, **acceptance,
+        num_spec_tokens=tuple(range(1, values["k"] + 1)), options=numbers,
+        # a chain is served, whatever tree is usual
+        topk=1 if drafter(method).usual_tree is not None else None, **acceptance,
     )  # fmt: skip
     return resolve(deployment, speculation, Slo(), profile=profile)
 

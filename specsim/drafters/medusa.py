@@ -15,8 +15,14 @@ from specsim.shapes import ModelShape
 __all__ = ["DRAFTER", "medusa_heads"]
 
 
-def medusa_heads(target: ModelShape, options: Mapping[str, int]) -> ModelShape:
-    """`options["heads"]` heads: each a square layer of the target's width and an output head of its vocabulary."""
+def medusa_heads(target: ModelShape, options: Mapping[str, int], *, blocks: int = 1, rows: int = 0) -> ModelShape:
+    """`options["heads"]` heads: each a square layer of the target's width and an output head of its vocabulary.
+
+    Args:
+        blocks: residual blocks of each, at least 1.
+        rows: of each output head, where it drafts a part of the vocabulary; 0: all of it.
+    """
+    each = "one residual block" if blocks == 1 else f"{blocks} residual blocks"
     return ModelShape(
         name=f"{options['heads']} medusa heads for {target.name}",
         kind="medusa",
@@ -25,11 +31,12 @@ def medusa_heads(target: ModelShape, options: Mapping[str, int]) -> ModelShape:
         num_heads=1,
         num_kv_heads=1,
         head_dim=target.hidden_size,
-        intermediate_size=target.hidden_size,
+        intermediate_size=blocks * target.hidden_size,
         vocab_size=target.vocab_size,
         max_position_tokens=target.max_position_tokens,
         gated_mlp=False,
-        source=f"one residual block and one output head each, as in Medusa, for {target.name}",
+        draft_vocab_size=rows,
+        source=f"{each} and one output head each, as in Medusa, for {target.name}",
     )
 
 

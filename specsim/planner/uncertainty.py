@@ -61,7 +61,7 @@ MEASURED_ACCEPTANCE = (
     "mtp",
     "lookahead",
 )
-MEASURED_LATENCY = ("draft_model", "ngram", "suffix", "layer_skip", "eagle", "eagle3")
+MEASURED_LATENCY = ("draft_model", "ngram", "suffix", "layer_skip", "medusa", "eagle", "eagle3", "mtp", "lookahead")
 """Methods that `specsim calibrate` measures; a test holds them to it."""
 
 Source = tuple[str, str]

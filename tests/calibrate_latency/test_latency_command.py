@@ -157,7 +157,7 @@ def test_a_shard_of_some_layers_says_what_was_not_measured(tmp_path: Path) -> No
     [
         (("--draft", "VOCAB"), "have 300 tokens|has 300 tokens and"),
         (("--method", "draft_model"), "needs a drafter; give it with --draft"),
-        (("--method", "medusa"), "drafts with a head that is not measured here"),
+        (("--method", "dflash"), "drafts with a head that is not measured here"),
         (("--method", "eagle3", "--draft", "eagle3-llama-3.1-8b"), "is a head for a target of vocab_size 128256"),
         (("--method", "eagle3", "--tp", "2"), "heads are measured whole"),
         (("--target-points", "no-such.jsonl"), "no-such.jsonl"),

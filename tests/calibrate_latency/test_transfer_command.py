@@ -42,7 +42,7 @@ def file(profile: LatencyProfile, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("key", ["tp", "draft_tp", "draft_layers"])
+@pytest.mark.parametrize("key", ["tp", "draft_tp", "draft_layers", "draft_heads"])
 @pytest.mark.parametrize("text", ["x", "", "²", "1e3", "0", "9" * 40])
 def test_what_the_profile_covers_must_be_a_number(file: Path, key: str, text: str) -> None:
     data = json.loads(file.read_text("utf-8"))
@@ -66,6 +66,22 @@ def test_it_is_written_shown_compared_and_used(file: Path, tmp_path: Path) -> No
     used = json.loads(run("crossover", "--profile", out, *CROSSOVER))
     assert used["profile"]["on"]["kind"] == "transferred"
     assert used["deployment"]["gpu"] == "H200 SXM"
+
+
+def test_heads_that_run_at_once_are_carried_and_used_as_many_as_they_were(file: Path, tmp_path: Path) -> None:
+    deployment, speculation = STAND_IN
+    asked = replace(speculation, method="medusa", options={"heads": 7})
+    heads = resolve(deployment, asked, Slo()).on.profile
+    covers = {**heads.covers, "draft": "7 heads of the lab", "draft_heads": "7"}
+    own = replace(heads, kind="measured", relative_error=0.03, covers=covers, evidence=Evidence(60))
+    file.write_text(json.dumps(own.to_dict()), encoding="utf-8")
+    out = tmp_path / "there.json"
+    run("profile", "transfer", file, "--to", "h200-sxm", "-o", out)
+    carried = json.loads(out.read_text("utf-8"))
+    assert (carried["draft_mode"], carried["covers"]["draft_heads"]) == ("heads", "7")
+    for profile in (file, out):
+        used = json.loads(run("crossover", "--profile", profile, "--topk", "1", "--k", "7", *CROSSOVER[2:]))
+        assert used["speculation"]["options"] == {"heads": 7}, "so that k may be 7"
 
 
 def test_what_makes_no_sense_is_refused(file: Path, tmp_path: Path) -> None:

@@ -118,27 +118,36 @@ def test_a_draft_model_is_served_and_dry_runs_serve_nothing(home: Path) -> None:
     assert not Path("kept.db").exists()
 
 
-def test_a_head_is_served_and_what_verifies_trees_is_refused(home: Path, tmp_path: Path) -> None:
-    from tiny_heads import save_eagle3
+def test_heads_are_served_and_what_verifies_trees_is_refused(home: Path, tmp_path: Path) -> None:
+    from tiny_heads import save_eagle3, save_medusa
 
     from calibrate.models import load_model
 
     target = load_model(home / "tiny-target", dtype=torch.float64)
     texts = [[(7 * n + i * i) % 61 for i in range(30)] for n in range(4)]
     save_eagle3(tmp_path / "head", target, texts, speculators_form=False)
+    save_medusa(tmp_path / "medusa", target, texts, project_form=True)
     measured = json.loads((home / "p-draft_model.json").read_text("utf-8"))
     del measured["covers"]["draft"]
-    for method in ("eagle3", "medusa"):
-        measured["covers"]["method"] = method
-        Path(f"{method}.json").write_text(json.dumps(measured), encoding="utf-8")
-    flags = ("--draft", "head", "--policy", "static:2", "--repeats", "1", "--no-store", "--json")
-    done = serve(home, *flags, profile=str(tmp_path / "eagle3.json"))
-    assert done.exit_code == 0, done.output
-    (row,) = json.loads(done.stdout)["rows"]
-    assert row["figures"]["mean_acceptance_length"]["measured"] >= 1, "None where nothing is drafted"
-    refused = serve(home, *flags, profile=str(tmp_path / "medusa.json"))
+    at_once = {"draft_mode": "heads", "draft_catches_up": False, "at_zero_drafts": "skipped", "draft_rows_fixed": 0}
+    for method, changes, covers in (
+        ("eagle3", {}, {}), ("eagle2", {}, {}), ("medusa", at_once, {"draft_heads": "3"})
+    ):  # fmt: skip
+        changed = measured | changes | {"covers": measured["covers"] | covers | {"method": method}}
+        Path(f"{method}.json").write_text(json.dumps(changed), encoding="utf-8")
+    flags = ("--policy", "static:2", "--repeats", "1", "--no-store", "--json")
+    for method, head in (("eagle3", "head"), ("medusa", "medusa")):
+        done = serve(home, "--draft", head, *flags, profile=str(tmp_path / f"{method}.json"))
+        assert done.exit_code == 0, done.output
+        (row,) = json.loads(done.stdout)["rows"]
+        assert row["figures"]["mean_acceptance_length"]["measured"] >= 1, "None where nothing is drafted"
+        assert row["figures"]["mean_acceptance_length"]["measured"] <= 3, "a chain of 2 drafts"
+    more = serve(home, "--draft", "medusa", *flags, "--k", "4", profile=str(tmp_path / "medusa.json"))
+    assert more.exit_code == 2
+    assert "num_spec_tokens 4 is more than the 3 heads that are loaded" in more.stderr
+    refused = serve(home, "--draft", "head", *flags, profile=str(tmp_path / "eagle2.json"))
     assert refused.exit_code == 2
-    assert "of method medusa, and the reference engine serves ngram" in refused.stderr.replace("draft_model, ", "")
+    assert "of method eagle2, and the reference engine serves ngram" in refused.stderr.replace("draft_model, ", "")
     lacking = serve(home, "--draft", "nowhere", profile=str(tmp_path / "eagle3.json"))
     assert "--draft nowhere: no such folder; eagle3 needs the folder of an EAGLE-3 head" in lacking.stderr
 
