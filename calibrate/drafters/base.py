@@ -13,9 +13,9 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from calibrate.models import FlatModel, SlotCache
-from specsim.errors import InvariantError
+from specsim.trees import Tree
 
-__all__ = ["NOTHING", "Draftee", "Drafter", "Law", "Proposal", "Spacious", "chosen"]
+__all__ = ["NOTHING", "Draftee", "Drafter", "Law", "Planted", "Proposal", "Spacious", "chosen"]
 
 Law = Callable[[torch.Tensor], torch.Tensor]
 """Logits [..., vocabulary] -> probabilities from which drafts are drawn."""
@@ -32,22 +32,48 @@ class Proposal:
     parents: tuple[int, ...] | None = None
     """Of each draft the number of the draft that it follows, lower than its own; -1: it follows the text. Siblings
     differ. None: a chain."""
+    drafted_levels: int = 0
+    """Levels that were drafted where the best drafts of all are verified, which may be less deep; 0: those are."""
+
+    @property
+    def above(self) -> tuple[int, ...]:
+        """Of each draft the number of the draft that it follows, of a chain as well."""
+        return tuple(range(-1, len(self.tokens) - 1)) if self.parents is None else self.parents
+
+    @property
+    def depths(self) -> list[int]:
+        """Of each draft its place behind the text, from 1."""
+        found: list[int] = []
+        for parent in self.above:
+            found.append(1 if parent < 0 else found[parent] + 1)
+        return found
 
     @property
     def depth(self) -> int:
         """Drafts on the longest branch: as many as a round can accept."""
-        if self.parents is None:
-            return len(self.tokens)
-        depths: list[int] = []
-        for parent in self.parents:
-            depths.append(1 if parent < 0 else depths[parent] + 1)
-        return max(depths, default=0)
+        return len(self.tokens) if self.parents is None else max(self.depths, default=0)
 
-    def first(self, count: int) -> Proposal:
-        """The first `count` drafts of a chain."""
-        if self.parents is not None:
-            raise InvariantError("a tree of drafts is not cut by its number of drafts")
-        return Proposal(self.tokens[:count], None if self.probs is None else self.probs[:count])
+    @property
+    def levels(self) -> int:
+        """Levels of drafts that a scheduler counts."""
+        return max(self.depth, self.drafted_levels)
+
+    def first(self, levels: int, drafts: int | None = None) -> Proposal:
+        """Its drafts on the first `levels` levels, of these the first `drafts`; None: all."""
+        if levels >= self.levels and (drafts is None or drafts >= len(self.tokens)):
+            return self
+        if self.parents is None:
+            return self.only(range(min(len(self.tokens), levels, levels if drafts is None else drafts)))
+        return self.only([n for n, depth in enumerate(self.depths) if depth <= levels][:drafts])
+
+    def only(self, kept: Sequence[int]) -> Proposal:
+        """The proposal without its other drafts; with each of `kept` the draft that it follows, before it."""
+        place = {-1: -1} | {node: n for n, node in enumerate(kept)}
+        return Proposal(
+            tuple(self.tokens[node] for node in kept),
+            None if self.probs is None else self.probs[list(kept)],
+            None if self.parents is None else tuple(place[self.parents[node]] for node in kept),
+        )
 
 
 NOTHING = Proposal(())
@@ -112,6 +138,16 @@ class Spacious(Protocol):
 
     def room(self, k: int) -> int:
         """Most tokens behind a text that it has verified or computes itself, when asked for k drafts."""
+        ...
+
+
+@runtime_checkable
+class Planted(Protocol):
+    """A drafter whose drafts may form trees."""
+
+    def trees(self, k: int) -> tuple[Tree, ...]:
+        """What a round verifies at most of 1, 2, ... k levels of its drafts; fewer where it has no more levels, and
+        empty where drafts are chains."""
         ...
 
 

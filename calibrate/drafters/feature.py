@@ -15,6 +15,7 @@ from calibrate.drafters.planting import CHAIN, Node, Planting, grow
 from calibrate.models import FlatBatch, FlatModel, Part, SlotCache
 from calibrate.models.feature_head import FeatureHead
 from calibrate.models.flat_batch import Branches
+from specsim.trees import Tree
 
 __all__ = ["FeatureDrafter"]
 
@@ -31,6 +32,10 @@ class FeatureDrafter:
     def room(self, k: int) -> int:
         """Its own nodes, at the head or at the target."""
         return self._planting.most_nodes(k) + k
+
+    def trees(self, k: int) -> tuple[Tree, ...]:
+        """See `calibrate.drafters.base.Planted`."""
+        return self._planting.trees(k)
 
     def start(self, target: FlatModel, cache: SlotCache) -> None:
         self._target = target

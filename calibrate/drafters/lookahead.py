@@ -6,7 +6,7 @@ first level before it and the levels above it in its own column (Jacobi iteratio
 level makes an n-gram of N tokens out of every column. N-grams are kept by their first token, for each the last G; those
 that begin with the last token of the text are the drafts of a round, joined to a tree. N is k + 1. Each step the window
 moves by one token, whatever was accepted: the oldest level leaves and the new one enters. At first there is one level,
-wider by what it loses until there are N - 1.
+wider by what it loses until there are N - 1. Another k begins another window; the n-grams stay.
 
 Engines compute the window in the pass that verifies; here it has a pass of its own over the target's cache, which gives
 the same tokens. Guesses are the likeliest tokens at every temperature, so that drafts are certain.
@@ -24,6 +24,7 @@ from calibrate.drafters.base import NOTHING, Draftee, Law, Proposal
 from calibrate.models import FlatBatch, FlatModel, Part, SlotCache
 from calibrate.models.flat_batch import Branches
 from specsim.errors import ScenarioError
+from specsim.trees import Tree, cut
 
 __all__ = ["LookaheadDrafter"]
 
@@ -32,6 +33,8 @@ __all__ = ["LookaheadDrafter"]
 class _Window:
     """The guesses of one request, and its n-grams."""
 
+    k: int
+    """Drafts of a round, for which it is as deep as it is."""
     levels: list[list[int]]
     """levels[0][c] is the guess at place c of the text's end, for c from 1; levels[l][c], for c from 0, follows
     levels[l - 1][c], or for l = 1 the last token or levels[0][c]."""
@@ -74,6 +77,10 @@ class LookaheadDrafter:
         """The window, or the n-grams."""
         return max(self._columns + k, self._guesses) * k + 1
 
+    def trees(self, k: int) -> tuple[Tree, ...]:
+        """See `calibrate.drafters.base.Planted`; n-grams that begin alike have fewer nodes."""
+        return cut(Tree((self._guesses,) * k, (1, *(self._guesses,) * (k - 1)))) if k else ()
+
     def start(self, target: FlatModel, cache: SlotCache) -> None:
         self._target, self._cache = target, cache
 
@@ -88,11 +95,13 @@ class LookaheadDrafter:
         return [found[draftee.request] if draftee.drafts else NOTHING for draftee in draftees]
 
     def _begin(self, draftee: Draftee, k: int) -> None:
-        if draftee.request in self._windows:
+        before = self._windows.get(draftee.request)
+        if before is not None and before.k == k:
             return
-        draws = np.random.default_rng((self._seed, draftee.request))
-        own = self._windows[draftee.request] = _Window([draws.choice(draftee.tokens, self._columns + k - 1).tolist()])
-        if self._from_prompt:
+        draws = np.random.default_rng((self._seed, draftee.request % 2**32))
+        first = draws.choice(draftee.tokens, self._columns + k - 1).tolist()
+        own = self._windows[draftee.request] = _Window(k, [first], {} if before is None else before.pool)
+        if self._from_prompt and before is None:
             for start in range(len(draftee.tokens) - k):
                 own.keep(draftee.tokens[start : start + k + 1], self._guesses)
 

@@ -27,6 +27,7 @@ from calibrate.models import FlatModel, SlotCache
 from specsim.drafters.medusa import medusa_heads
 from specsim.errors import ScenarioError
 from specsim.shapes import ModelShape
+from specsim.trees import Tree
 
 __all__ = ["MedusaDrafter", "MedusaHeads", "load_medusa", "medusa_shape", "random_medusa"]
 
@@ -226,6 +227,10 @@ class MedusaDrafter:
     def room(self, k: int) -> int:
         """Its drafts."""
         return self._planting.most_nodes(k)
+
+    def trees(self, k: int) -> tuple[Tree, ...]:
+        """See `calibrate.drafters.base.Planted`; a head is a level."""
+        return self._planting.trees(min(k, len(self._heads)))
 
     def start(self, target: FlatModel, cache: SlotCache) -> None:
         """Nothing is needed but hidden states."""

@@ -20,6 +20,7 @@ import torch
 
 from calibrate.drafters.base import NOTHING, Law, Proposal
 from specsim.errors import ScenarioError
+from specsim.trees import Tree, cut
 from specsim.type_checks import check_types
 
 __all__ = [
@@ -89,11 +90,16 @@ class Planting(Protocol):
         ...
 
     def verified(self, nodes: Sequence[Node]) -> list[int]:
-        """Which nodes of all are verified; with a node its parent."""
+        """Which nodes of all are verified, where only some can be the first of them; with a node its parent, before
+        it."""
         ...
 
     def most_nodes(self, k: int) -> int:
         """Most drafts of k levels that are drafted on, or verified."""
+        ...
+
+    def trees(self, k: int) -> tuple[Tree, ...]:
+        """See `calibrate.drafters.base.Planted`."""
         ...
 
 
@@ -120,6 +126,9 @@ class Chain:
 
     def most_nodes(self, k: int) -> int:
         return k
+
+    def trees(self, k: int) -> tuple[Tree, ...]:
+        return ()
 
 
 CHAIN = Chain()
@@ -157,6 +166,13 @@ class StaticTree:
     def most_nodes(self, k: int) -> int:
         return sum(count for path, count in self.children.items() if len(path) < k)
 
+    def trees(self, k: int) -> tuple[Tree, ...]:
+        levels = range(min(k, self.deepest))
+        if not levels:
+            return ()
+        followed = tuple(sum(len(path) == level for path in self.children) for level in levels)
+        return cut(Tree(tuple(self.most_nodes(level + 1) - self.most_nodes(level) for level in levels), followed))
+
 
 @dataclass(frozen=True, slots=True)
 class DynamicTree:
@@ -193,11 +209,19 @@ class DynamicTree:
         return sorted(sorted(level, key=lambda n: (-nodes[n].score, n))[: self.topk])
 
     def verified(self, nodes: Sequence[Node]) -> list[int]:
-        # a parent is at least as likely as its child and has the lower number, so it is taken first
-        return sorted(sorted(range(len(nodes)), key=lambda n: (-nodes[n].score, n))[: self.nodes])
+        # the best first; a parent is at least as likely as its child and has the lower number, so it comes before it
+        return sorted(range(len(nodes)), key=lambda n: (-nodes[n].score, n))[: self.nodes]
 
     def most_nodes(self, k: int) -> int:
         return max(self.nodes, self.topk * k)
+
+    def trees(self, k: int) -> tuple[Tree, ...]:
+        """As many nodes as there are, counted level by level from the first."""
+        levels, left = [], self.nodes
+        for level in range(k):
+            levels.append(min(left, self.topk if not level else self.topk**2))
+            left -= levels[-1]
+        return cut(Tree(tuple(levels), (1, *(self.topk,) * (k - 1)))) if levels else ()
 
 
 def full_tree(widths: Sequence[int]) -> StaticTree:
@@ -291,7 +315,8 @@ def grow(streams: Sequence[torch.Generator], k: int, planting: Planting, law: La
         logits = look(level, rows, trees)
         newest = _children(logits, rows, trees, streams, planting, law, level)
         rows = [(n, node) for n, tree in enumerate(trees) for node in planting.grown_on(tree, newest[n])]
-    return [_proposal(tree, planting.verified(tree)) for tree in trees]
+    levels = min(k, planting.deepest) if planting.is_scored else 0
+    return [_proposal(tree, planting.verified(tree), levels) for tree in trees]
 
 
 def _children(
@@ -344,7 +369,7 @@ def _without_replacement(
     return found
 
 
-def _proposal(tree: Sequence[Node], verified: Sequence[int]) -> Proposal:
+def _proposal(tree: Sequence[Node], verified: Sequence[int], levels: int) -> Proposal:
     if not verified:
         return NOTHING
     place = {-1: -1} | {node: n for n, node in enumerate(verified)}
@@ -352,4 +377,4 @@ def _proposal(tree: Sequence[Node], verified: Sequence[int]) -> Proposal:
     laws = [tree[node].law for node in verified]
     probs = None if laws[0] is None else torch.stack([law for law in laws if law is not None])
     is_chain = parents == tuple(range(-1, len(parents) - 1))
-    return Proposal(tuple(tree[node].token for node in verified), probs, None if is_chain else parents)
+    return Proposal(tuple(tree[node].token for node in verified), probs, None if is_chain else parents, levels)

@@ -1,7 +1,8 @@
 """Serving for real with acceptance that is dealt: passes, drafting and verification are computed, and what a round
 emits is what an acceptance model says. For models with random weights, whose drafts would never be accepted.
 
-A round's text is its first drafts and one token of the target's; what it says means nothing, what it costs is real.
+A round's text is its first drafts, of a tree those on its longest branch, and one token of the target's; what it says
+means nothing, what it costs is real.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from calibrate.drafters.base import Drafter, Proposal
 from calibrate.engine.model_runner import ModelRunner
 from calibrate.engine.runner import Outcome
 from calibrate.models import FlatModel
+from calibrate.rejection import Branch
 from specsim.config import ReplicaLimits
 from specsim.engine.dealt_luck import DealtLuck
 from specsim.request import Request
@@ -43,6 +45,8 @@ class ForcedRunner(ModelRunner):
         super().__init__(model, prompts, workload, limits, drafter=drafter, num_spec_tokens=num_spec_tokens, **values)
         self._luck = DealtLuck(workload, spoils=False)
         self._counts: dict[int, int] = {}
+        self._paths: dict[int, tuple[int, ...]] = {}
+        """Of each request the drafts on the branch that is taken."""
 
     def run(self, plan: StepPlan, next_k: int, held: frozenset[int]) -> Outcome:
         self._counts = self._luck.emitted(plan, next_k)
@@ -55,15 +59,42 @@ class ForcedRunner(ModelRunner):
     def _job(self, item: Any, padded_tokens: int) -> Any:
         request = item.request
         if request.is_decoding:
-            sequence = self._sequences[request.request_id]
-            wanted, own = item.num_draft_tokens, sequence.proposal.tokens
-            sequence.proposal = Proposal((*own[:wanted], *[_FILLER] * (wanted - len(own))))
+            sequence, levels = self._sequences[request.request_id], item.num_draft_tokens
+            own = sequence.proposal.first(levels)
+            sequence.proposal, self._paths[request.request_id] = _deepened(own, levels, self._width(levels))
         return super()._job(item, padded_tokens)
 
-    def _apply(self, plan: StepPlan, texts: dict[int, tuple[int, ...]], jobs: list[Any]) -> dict[int, int]:
-        forced = dict(texts)
+    def _apply(self, plan: StepPlan, said: dict[int, Branch], jobs: list[Any]) -> dict[int, int]:
+        forced = dict(said)
         for item, job in zip(plan.scheduled, jobs, strict=False):
-            count, said = self._counts.get(item.request.request_id), texts.get(id(job))
-            if count is not None and said is not None:
-                forced[id(job)] = (*job.proposal.tokens[: count - 1], said[-1])
+            request, branch = item.request.request_id, said.get(id(job))
+            count = self._counts.get(request)
+            if count is not None and branch is not None:
+                path = self._paths[request][: count - 1] if item.request.is_decoding else ()
+                tokens = (*(job.proposal.tokens[node] for node in path), branch.tokens[-1])
+                forced[id(job)] = Branch(tokens, path)
         return super()._apply(plan, forced, jobs)
+
+
+def _deepened(own: Proposal, levels: int, drafts: int) -> tuple[Proposal, tuple[int, ...]]:
+    """A proposal of at most so many drafts with a branch of all levels, and the drafts on that branch.
+
+    What the longest branch lacks is filler; others make room for it, the last ones first.
+    """
+    above, depths = own.above, own.depths
+    path: list[int] = []
+    at = max(range(len(depths)), key=depths.__getitem__, default=-1)
+    while at >= 0:
+        path.insert(0, at)
+        at = above[at]
+    others = [node for node in range(len(depths)) if node not in path][: drafts - levels]
+    kept = sorted([*path, *others])
+    taken = [kept.index(node) for node in path]
+    rest = own.only(kept)
+    tokens, parents = [*rest.tokens], [*rest.above]
+    for _ in range(levels - len(path)):
+        parents.append(taken[-1] if taken else -1)
+        taken.append(len(tokens))
+        tokens.append(_FILLER)
+    is_chain = taken == list(range(len(tokens)))
+    return Proposal(tuple(tokens), None, None if is_chain else tuple(parents)), tuple(taken)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 
-from calibrate.drafters.base import NOTHING, Draftee, Drafter, Proposal
+from calibrate.drafters.base import NOTHING, Draftee, Drafter, Proposal, Spacious
 from calibrate.engine.runner import Outcome
-from calibrate.engine.verify import Sampling, emit, stream
+from calibrate.engine.verify import Sampling, emit_branches, stream
+from calibrate.engine.widths import tree_widths
 from calibrate.models import FlatBatch, FlatModel, Part, SlotCache
+from calibrate.models.flat_batch import Branches, tree_branches
+from calibrate.rejection import Branch
 from specsim.admission import seats
 from specsim.config import ReplicaLimits
 from specsim.errors import ScenarioError
@@ -46,6 +50,8 @@ class _Job:
     token_ids: list[int]
     rows: range = field(default_factory=lambda: range(0))
     proposal: Proposal = NOTHING
+    kept: Sequence[int] = ()
+    """Rows of which keys, values and hidden states stay, known once the step is verified."""
 
 
 class ModelRunner:
@@ -67,11 +73,12 @@ class ModelRunner:
         Args:
             prompts: token ids of each request, as long as the workload says.
             drafter: what proposes drafts; None: nothing does.
-            num_spec_tokens: most drafts in a round.
+            num_spec_tokens: most drafts in a round, or levels of them.
             timer: seconds, by which the parts of a step are told.
 
         Raises:
-            ScenarioError: prompts that do not fit the workload, trees, a shared prefix cache, drafts without a drafter.
+            ScenarioError: prompts that do not fit the workload, trees that are not those of the drafter, a prefix cache
+                that is shared, drafts without a drafter.
         """
         lengths = [len(prompt) for prompt in prompts]
         if lengths != workload.prompt_tokens:
@@ -82,8 +89,6 @@ class ModelRunner:
             raise ScenarioError(
                 f"prompt {wrong} does not have the length that the workload gives it; one prompt a request"
             )
-        if limits.tree_nodes:
-            raise ScenarioError("the reference engine verifies chains of drafts, not trees; leave the tree out")
         shares = limits.enable_prefix_caching and limits.discipline.prefix_caching
         if shares and workload.trace.hash_block_tokens is not None:
             raise ScenarioError("the reference engine computes every prompt; set enable_prefix_caching to false")
@@ -98,7 +103,11 @@ class ModelRunner:
         if limits.discipline.order == "batch":
             longest = max(workload.prompt_tokens) + max(workload.output_tokens)
         most = min(seats(limits, num_spec_tokens), len(workload))
-        self.cache = SlotCache(most, longest + 2 * num_spec_tokens + 1)
+        self._widths = tree_widths(limits, drafter, num_spec_tokens)
+        room = max(2 * num_spec_tokens, num_spec_tokens + self._width(num_spec_tokens))
+        if isinstance(drafter, Spacious):
+            room = max(room, drafter.room(num_spec_tokens))
+        self.cache = SlotCache(most, longest + room + 1)
         if drafter is not None:
             drafter.start(model, self.cache)
         self._outputs = workload.output_tokens
@@ -110,11 +119,12 @@ class ModelRunner:
         """Make and touch all memory, and run passes of the usual shapes, so that no step of the run has to."""
         slots = [self.cache.acquire() for _ in range(self.cache.num_slots)]
         chunk = min(limits.max_num_batched_tokens, self.cache.max_tokens - self._num_spec_tokens - 2)
-        for width, parts in [
-            (chunk, slots[:1]),
-            *((width, slots) for width in sorted({1, 1 + self._num_spec_tokens})),
-        ]:
-            batch = FlatBatch([_FILLER] * width * len(parts), [Part(slot, 0, width) for slot in parts])
+        texts = [(chunk, slots[:1]), *((width, slots) for width in sorted({1, 1 + self._num_spec_tokens}))]
+        shapes = [[Part(slot, 0, width) for slot in own] for width, own in texts]
+        if self._widths:
+            shapes[-1] = [self._round(slot, 0, NOTHING, self._num_spec_tokens) for slot in slots]
+        for parts in shapes:
+            batch = FlatBatch([_FILLER] * sum(part.num_tokens for part in parts), parts)
             layers = None if self.drafter is None else self.drafter.hidden_layers
             states = self.model.forward_keeping(batch, self.cache, layers or ())
             self.model.logits(states[0][-len(parts) :])
@@ -150,11 +160,14 @@ class ModelRunner:
         logits = self.model.logits(hidden[rows]) if rows else None
         self.model.synchronize()
         forwarded = self._timer()
-        texts: list[tuple[int, ...]] = []
+        said: list[Branch] = []
         if logits is not None:
             proposals = [job.proposal for job in sampled]
-            texts = emit(logits, proposals, [job.sequence.generator for job in sampled], self.sampling)
-        emitted = self._apply(plan, dict(zip(map(id, sampled), texts, strict=True)), jobs)
+            streams = [job.sequence.generator for job in sampled]
+            if self._widths:
+                logits = _without_filler(logits, sampled)
+            said = emit_branches(logits, proposals, streams, self.sampling)
+        emitted = self._apply(plan, dict(zip(map(id, sampled), said, strict=True)), jobs)
         verified = self._timer()
         if self.drafter is not None:
             self._draft(plan, next_k, jobs, () if layers is None else states)
@@ -163,7 +176,20 @@ class ModelRunner:
         return Outcome(emitted, forwarded - started, verified - forwarded, drafted - verified)
 
     def drafts(self, request: Request) -> int:
-        return len(self._sequences[request.request_id].proposal.tokens)
+        return self._sequences[request.request_id].proposal.levels
+
+    def _width(self, levels: int) -> int:
+        """Drafts that a round of so many levels verifies."""
+        return self._widths[levels] if self._widths else levels
+
+    def _round(self, slot: int, context: int, proposal: Proposal, levels: int) -> Part:
+        """The last token and its drafts; a tree is as wide as is counted, whatever its drafter had to say."""
+        if not self._widths:
+            return Part(slot, context, 1 + levels)
+        parents = proposal.above + (-1,) * (self._width(levels) - len(proposal.tokens))
+        shape = _shape(parents)
+        own = Branches(tuple(context + place for place in shape.positions), shape.seen)
+        return Part(slot, context, 1 + len(parents), own)
 
     def _job(self, item: Scheduled, padded_tokens: int) -> _Job:
         request = item.request
@@ -173,12 +199,14 @@ class ModelRunner:
             sequence.slot = self.cache.acquire()
             self._live.add(request.request_id)
         if request.is_decoding:
-            proposal = sequence.proposal.first(item.num_draft_tokens)
-            ids = [sequence.tokens[-1], *proposal.tokens]
-            return _Job(sequence, Part(sequence.slot, context, len(ids)), ids, range(len(ids)), proposal)
+            levels = item.num_draft_tokens
+            proposal = sequence.proposal.first(levels, self._width(levels))
+            part = self._round(sequence.slot, context, proposal, levels)
+            return _Job(sequence, part, _padded([sequence.tokens[-1], *proposal.tokens], part),
+                        range(part.num_tokens), proposal)  # fmt: skip
         ids = sequence.tokens[context : context + item.num_tokens]
         rows = range(len(ids) - 1, len(ids)) if item.finishes_prompt else range(0)
-        filler = max(0, padded_tokens - len(ids)) + item.num_placeholder_tokens
+        filler = max(0, padded_tokens - len(ids)) + self._width(item.num_placeholder_tokens)
         ids += [_FILLER] * filler
         return _Job(sequence, Part(sequence.slot, context, len(ids)), ids, rows)
 
@@ -186,22 +214,26 @@ class ModelRunner:
         """A finished request that is computed all the same; what comes of it is not looked at."""
         sequence = self._sequences[request.request_id]
         assert sequence.slot is not None
-        ids = [sequence.tokens[-1]] + [_FILLER] * request.num_draft_tokens
-        return _Job(sequence, Part(sequence.slot, request.num_computed_tokens, len(ids)), ids)
+        part = self._round(sequence.slot, request.num_computed_tokens, NOTHING, request.num_draft_tokens)
+        return _Job(sequence, part, _padded([sequence.tokens[-1]], part))
 
-    def _apply(self, plan: StepPlan, texts: dict[int, tuple[int, ...]], jobs: list[_Job]) -> dict[int, int]:
-        """Append what was emitted, no more than is wanted, and commit what was accepted."""
+    def _apply(self, plan: StepPlan, said: dict[int, Branch], jobs: list[_Job]) -> dict[int, int]:
+        """Append what was emitted, no more than is wanted, and keep what was accepted."""
         emitted: dict[int, int] = {}
         for item, job in zip(plan.scheduled, jobs, strict=False):
             request, sequence = item.request.request_id, job.sequence
             assert sequence.slot is not None
-            text = texts.get(id(job))
-            if text is None:
+            branch = said.get(id(job))
+            if branch is None or not item.request.is_decoding:
+                job.kept = range(item.num_tokens)
                 self.cache.commit(sequence.slot, item.context_tokens + item.num_tokens)
+            if branch is None:
                 continue
-            text = text[: self._outputs[request] - item.request.num_emitted_tokens]
-            computed = len(text) if item.request.is_decoding else item.num_tokens
-            self.cache.commit(sequence.slot, item.context_tokens + computed)
+            text = branch.tokens[: self._outputs[request] - item.request.num_emitted_tokens]
+            if item.request.is_decoding:
+                # the last token that was emitted has not been computed
+                job.kept = (0, *(1 + node for node in branch.nodes[: len(text) - 1]))
+                self.cache.keep(sequence.slot, item.context_tokens, job.kept)
             sequence.tokens += text
             sequence.proposal = NOTHING
             emitted[request] = len(text)
@@ -215,17 +247,13 @@ class ModelRunner:
             request, sequence, first = item.request.request_id, job.sequence, row
             row += job.part.num_tokens
             assert sequence.slot is not None
-            computed = self.cache.committed[sequence.slot]
             emits = item.request.is_decoding or item.finishes_prompt
             ended = len(sequence.tokens) - self._prompt_tokens[request] >= self._outputs[request]
             if not ended:
-                kept = tuple(state[first : first + computed - item.context_tokens] for state in states)
-                draftees.append(
-                    Draftee(request, sequence.tokens, computed, sequence.slot, emits, sequence.generator, kept)
-                )
+                hidden = tuple(_kept(state, first, job.kept) for state in states)
+                draftees.append(Draftee(request, sequence.tokens, self.cache.committed[sequence.slot], sequence.slot,
+                                        emits, sequence.generator, hidden))  # fmt: skip
         for draftee, proposal in zip(draftees, self.drafter.propose(draftees, next_k, self.law_of_drafts), strict=True):
-            if proposal.parents is not None:
-                raise ScenarioError("the reference engine verifies chains of drafts, not trees; leave the tree out")
             self._sequences[draftee.request].proposal = proposal
 
     @property
@@ -244,3 +272,30 @@ class ModelRunner:
         if self.drafter is not None:
             ended = len(sequence.tokens) - self._prompt_tokens[request] >= self._outputs[request]
             self.drafter.release(request, sequence.tokens if ended else None)
+
+
+@lru_cache(maxsize=256)
+def _shape(parents: tuple[int, ...]) -> Branches:
+    """A tree at the beginning of its sequence; static ones are the same every round."""
+    return tree_branches(0, 1, parents)
+
+
+def _padded(ids: list[int], part: Part) -> list[int]:
+    return ids + [_FILLER] * (part.num_tokens - len(ids))
+
+
+def _without_filler(logits: torch.Tensor, jobs: Sequence[_Job]) -> torch.Tensor:
+    """The rows behind tokens that say something, of all rows that were sampled."""
+    rows: list[int] = []
+    first = 0
+    for job in jobs:
+        rows += range(first, first + 1 + len(job.proposal.tokens))
+        first += len(job.rows)
+    return logits if len(rows) == first else logits[rows]
+
+
+def _kept(state: torch.Tensor, first: int, rows: Sequence[int]) -> torch.Tensor:
+    """Some rows of a part that begins at row `first`."""
+    if rows[-1] == len(rows) - 1:  # they rise, so that these are the first ones
+        return state[first : first + len(rows)]
+    return state[[first + row for row in rows]]

@@ -15,7 +15,9 @@ from calibrate.engine.records import Served
 from calibrate.engine.verify import Sampling
 from calibrate.models import FlatModel
 from specsim.config import PolicySpec, ReplicaLimits
+from specsim.errors import ScenarioError
 from specsim.latency import StepCost
+from specsim.policies import kind_of
 from specsim.workload import Workload
 
 __all__ = ["serve_real"]
@@ -54,6 +56,11 @@ def serve_real(
     Raises:
         ScenarioError: what the engine does not do, or what does not fit together.
     """
+    if limits.tree_nodes and kind_of(policy.kind).chains_only:
+        raise ScenarioError(
+            f"policy {policy.label} trims chains of drafts, and drafts form trees here; choose another policy or leave "
+            f"the tree out"
+        )
     clock = clock or RealClock()
     sampled = None if reference is None else SampledClock(clock, reference)
     clock = clock if sampled is None else sampled

@@ -21,7 +21,7 @@ class StepRecord:
     work: StepWork
     """A copy: requests, tokens, drafts and cached tokens that it computed, and the k chosen for the next round."""
     scheduled: tuple[tuple[int, int, int, int], ...]
-    """(request, tokens computed, drafts among them, tokens in its cache before), in order."""
+    """(request, tokens computed, drafts among them, tokens in its cache before), in order; of a tree levels count."""
     preempted: tuple[int, ...]
     waiting: tuple[int, ...]
     """Requests in the queue once the step was decided, in order."""
@@ -51,7 +51,7 @@ class RoundRecord:
     position: int
     """Output tokens before it."""
     drafted: int
-    """Drafts verified."""
+    """Drafts verified; of a tree its levels."""
     emitted: int
 
 
@@ -64,7 +64,7 @@ class Served:
     rounds: list[RoundRecord] = field(default_factory=list)
     """In order of steps; prompts that end emit a first token without a round."""
     proposals: dict[tuple[int, int], int] = field(default_factory=dict)
-    """(request, output position) -> drafts that were made for a round there, verified or not; positions without any
-    are left out."""
+    """(request, output position) -> drafts (levels, of trees) that were made for a round there, verified or not;
+    positions without any are left out."""
     reference_s: list[float] = field(default_factory=list)
     """Seconds of the reference point of a profile, timed now and then during the run; empty: it was not."""

@@ -6,6 +6,7 @@ question, and not asked here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from specsim.acceptance.base import MAX_SPEC_TOKENS, Luck, request_offsets
 from specsim.acceptance.empirical import Empirical
 from specsim.latency import StepCost, StepWork
 from specsim.profiles import LatencyProfile
+from specsim.trees import Tree
 from specsim.workload import Workload
 
 __all__ = ["MeasuredSteps", "RecordedRounds", "recorded_rounds"]
@@ -44,9 +46,13 @@ class MeasuredSteps(StepCost):
 
     by_law = False
 
-    def __init__(self, served: Served, profile: LatencyProfile) -> None:
-        """`profile`: what policies are told of costs, and what says how the drafter behaves at k = 0."""
-        super().__init__(profile)
+    def __init__(self, served: Served, profile: LatencyProfile, trees: Sequence[Tree] = ()) -> None:
+        """
+        Args:
+            profile: what policies are told of costs, and what says how the drafter behaves at k = 0.
+            trees: what k levels of drafts looked like, one a k; empty: chains.
+        """
+        super().__init__(profile, trees)
         self._keys = [_key(step.work) for step in served.steps]
         self._seconds = [step.seconds + step.after_s for step in served.steps]
         table = np.array(self._keys, dtype=np.float64).reshape(-1, len(_Key.__args__))  # type: ignore[attr-defined]

@@ -27,7 +27,7 @@ class Runner(Protocol):
     """Carries out steps."""
 
     def run(self, plan: StepPlan, next_k: int, held: frozenset[int]) -> Outcome:
-        """Compute a step, then propose up to `next_k` drafts for each request that decodes next.
+        """Compute a step, then propose up to `next_k` drafts (levels, of trees) for each request that decodes next.
 
         Args:
             held: requests that hold memory while it runs; what was kept for any other is void.
@@ -35,5 +35,5 @@ class Runner(Protocol):
         ...
 
     def drafts(self, request: Request) -> int:
-        """Drafts that were proposed for a request's next round."""
+        """Drafts that were proposed for a request's next round; of a tree its levels."""
         ...

@@ -3,6 +3,7 @@ drafts and over trees."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -87,18 +88,30 @@ def emit_branches(
     sampling: Sampling,
 ) -> list[Branch]:
     """As `emit`, of drafts that may be trees: what each sequence emits, and which of its drafts were accepted."""
+    if all(proposal.parents is None for proposal in proposals):
+        return [_straight(tokens) for tokens in emit(logits, proposals, streams, sampling)]
     counts = [1 + len(proposal.tokens) for proposal in proposals]
+    if sampling.is_greedy:
+        best = logits.argmax(-1).tolist()
+        ends = list(itertools.accumulate(counts))
+        return [
+            _followed(best[end - count : end], proposal.tokens, proposal.above)
+            for proposal, count, end in zip(proposals, counts, ends, strict=True)
+        ]
     found = []
+    # laws one sequence at a time: of a whole batch of trees they are vocabularies by the thousand
     for proposal, rows, generator in zip(proposals, logits.split(counts), streams, strict=True):
         if proposal.parents is None:
-            tokens = emit(rows, [proposal], [generator], sampling)[0]
-            found.append(Branch(tokens, tuple(range(len(tokens) - 1))))
-        elif sampling.is_greedy:
-            found.append(_followed(rows.argmax(-1).tolist(), proposal.tokens, proposal.parents))
+            found.append(_straight(emit(rows, [proposal], [generator], sampling)[0]))
         else:
             law = sampling.law(rows).cpu()
             found.append(accept_tree(law, proposal.probs, proposal.tokens, proposal.parents, generator=generator))
     return found
+
+
+def _straight(tokens: tuple[int, ...]) -> Branch:
+    """What a chain emitted."""
+    return Branch(tokens, tuple(range(len(tokens) - 1)))
 
 
 def _followed(best: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> Branch:

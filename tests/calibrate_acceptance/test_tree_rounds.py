@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="the calibrate extra is not installe
 pytest.importorskip("transformers", reason="the calibrate extra is not installed")
 sys.path.insert(0, str(Path(__file__).parent.parent / "reference_engine"))
 
-from served import greedy_text, prompts_of, run_model, target  # noqa: E402
+from served import greedy_text, prompts_of, target  # noqa: E402
 from tiny import causal_lm, reference_logits  # noqa: E402
 from tiny_heads import save_eagle, save_eagle3, save_medusa, save_mtp  # noqa: E402
 
@@ -112,12 +112,6 @@ def test_trees_that_depend_on_probabilities_or_history_are_measured_by_round(fol
         assert method(case, folders).positions is None
     with pytest.raises(ScenarioError, match="eagle2 has the tree 2x2, and options nodes and topk for another"):
         build_method("eagle2", target(), HEADS["eagle2"](folders["eagle2"], target()), {}, planting=full_tree([2, 2]))
-
-
-def test_the_reference_engine_refuses_trees(folders: dict[str, Path]) -> None:
-    drafter = method("eagle2", folders).drafter()
-    with pytest.raises(ScenarioError, match="verifies chains of drafts, not trees"):
-        run_model(prompt_tokens=[9], output_tokens=[6], drafts_by=drafter)
 
 
 def test_the_window_of_lookahead_is_what_the_target_says_step_by_step() -> None:

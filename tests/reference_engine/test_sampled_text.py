@@ -7,7 +7,9 @@ A right engine fails one with probability 1e-6; a planted fault must fall below 
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from itertools import product
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -18,14 +20,19 @@ from scipy import stats
 torch = pytest.importorskip("torch", reason="the calibrate extra is not installed")
 pytest.importorskip("transformers", reason="the calibrate extra is not installed")
 
+from planted import heads_of, with_trees_of  # noqa: E402
 from served import run_model  # noqa: E402
 from tiny import causal_lm  # noqa: E402
 
 from calibrate import rejection  # noqa: E402
 from calibrate.drafters import Drafter  # noqa: E402
+from calibrate.drafters.base import Planted  # noqa: E402
 from calibrate.drafters.draft_model import DraftModelDrafter  # noqa: E402
+from calibrate.drafters.feature import FeatureDrafter  # noqa: E402
 from calibrate.drafters.layer_skip import LayerSkipDrafter  # noqa: E402
+from calibrate.drafters.medusa import MedusaDrafter  # noqa: E402
 from calibrate.drafters.ngram import NgramDrafter  # noqa: E402
+from calibrate.drafters.planting import DynamicTree, full_tree  # noqa: E402
 from calibrate.engine import Sampling, verify  # noqa: E402
 from calibrate.models import FlatModel  # noqa: E402
 from specsim.config import PolicySpec  # noqa: E402
@@ -40,6 +47,12 @@ def model(seed: int = 0) -> FlatModel:
     return FlatModel(causal_lm(seed=seed, **IDS), name=f"seed {seed}")
 
 
+@cache
+def heads() -> dict[str, Any]:
+    """For the model of four tokens, fitted to what is not its text: often wrong."""
+    return heads_of(model(), [[(n * n + 3 * i) % VOCAB for i in range(20)] for n in range(3)])
+
+
 DRAFTERS = {
     "none": (lambda: None, "greedy"),
     "ngram": (lambda: NgramDrafter(min_tokens=1, max_tokens=2), "greedy"),
@@ -49,6 +62,11 @@ DRAFTERS = {
 }
 PLAIN = {"temperature": 2.0}
 CUT = {"temperature": 1.5, "top_k": 3, "top_p": 0.9}
+PLANTED = {
+    "drawn": (lambda: FeatureDrafter("eagle", heads()["eagle"], full_tree([2, 2])), "probabilistic", PLAIN),
+    "drawn, not always filled": (lambda: MedusaDrafter(heads()["medusa"], full_tree([3, 2])), "probabilistic", CUT),
+    "grown": (lambda: FeatureDrafter("eagle2", heads()["eagle"], DynamicTree(5, 2)), "probabilistic", CUT),
+}
 
 
 def true_law(sampling: Sampling) -> dict[tuple[int, ...], float]:
@@ -62,13 +80,16 @@ def true_law(sampling: Sampling) -> dict[tuple[int, ...], float]:
     return dict(zip(texts, chances.tolist(), strict=True))
 
 
-def p_value(drafts_by: Drafter | None, sampling: Sampling) -> float:
+def p_value(drafts_by: Drafter | None, sampling: Sampling, requests: int = REQUESTS) -> float:
+    limits = make_limits(max_num_seqs=250)
+    if isinstance(drafts_by, Planted):
+        limits = with_trees_of(drafts_by, limits, 2)
     served, runner = run_model(
-        prompt_tokens=[len(PROMPT)] * REQUESTS,
-        output_tokens=[LENGTH] * REQUESTS,
-        prompts=[PROMPT] * REQUESTS,
+        prompt_tokens=[len(PROMPT)] * requests,
+        output_tokens=[LENGTH] * requests,
+        prompts=[PROMPT] * requests,
         policy=PolicySpec("static", 2) if drafts_by else PolicySpec("off"),
-        limits=make_limits(max_num_seqs=250),
+        limits=limits,
         model=model(),
         drafts_by=drafts_by,
         sampling=sampling,
@@ -77,9 +98,9 @@ def p_value(drafts_by: Drafter | None, sampling: Sampling) -> float:
         totals = served.result.totals
         assert 0 < totals.accepted_tokens < totals.drafted_tokens
     law = true_law(sampling)
-    counts = Counter(tuple(runner.output(n)) for n in range(REQUESTS))
+    counts = Counter(tuple(runner.output(n)) for n in range(requests))
     assert all(law[text] > 0 for text in counts)
-    expected = np.array(list(law.values())) * REQUESTS
+    expected = np.array(list(law.values())) * requests
     seen = np.array([counts[text] for text in law])
     rare = expected < 5
     pooled = np.append(expected[~rare], expected[rare].sum()), np.append(seen[~rare], seen[rare].sum())
@@ -95,6 +116,12 @@ def test_outputs_follow_the_law_of_the_target(drafter: str, cuts: dict) -> None:
     assert p_value(make(), Sampling(**cuts, drafts=drafts, seed=1)) > FALSE_ALARM
 
 
+@pytest.mark.parametrize("case", PLANTED)
+def test_outputs_of_trees_follow_the_law_of_the_target(case: str) -> None:
+    make, drafts, cuts = PLANTED[case]
+    assert p_value(make(), Sampling(**cuts, drafts=drafts, seed=1), requests=700) > FALSE_ALARM
+
+
 def test_a_loop_that_accepts_too_much_is_seen() -> None:
     """Guard: drafts accepted although the target hardly wants them."""
 
@@ -106,6 +133,17 @@ def test_a_loop_that_accepts_too_much_is_seen() -> None:
     make, drafts = DRAFTERS["draft_model"]
     with mock.patch.object(verify, "accept", credulous):
         assert p_value(make(), Sampling(**PLAIN, drafts=drafts, seed=1)) < FALSE_ALARM
+
+
+def test_trees_that_accept_too_much_are_seen() -> None:
+    """Guard: the same, of siblings."""
+
+    def credulous(target, *drafts, generator):  # type: ignore[no-untyped-def]
+        return rejection.accept_tree((target**0.5) / (target**0.5).sum(-1, keepdim=True), *drafts, generator=generator)
+
+    make, drafts, cuts = PLANTED["drawn"]
+    with mock.patch.object(verify, "accept_tree", credulous):
+        assert p_value(make(), Sampling(**cuts, drafts=drafts, seed=1), requests=700) < FALSE_ALARM
 
 
 def test_a_request_draws_the_same_whoever_runs_beside_it() -> None:

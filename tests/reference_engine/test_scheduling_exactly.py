@@ -6,26 +6,25 @@ Step by step the same batch, tokens, drafts, KV blocks, queues and preemptions, 
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from strategies import CROWDED, Watch, World, run, worlds
+from strategies import CROWDED, World, worlds
 
 pytest.importorskip("torch", reason="the calibrate extra is not installed")
 pytest.importorskip("transformers", reason="the calibrate extra is not installed")
+
+from alike import assert_simulated_exactly
 
 from calibrate.engine import RecordedRunner, Served, VirtualClock, serve
 from specsim.memory import tree_limits
 from specsim.trees import cut, grown_tree
 from specsim.workload import Workload
 
-EXACT_S = 1e-9
 ALONE = replace(CROWDED, replicas=1)
-SAME = ("waiting", "running", "used_blocks", "finished")
-SAME_WORK = ("decode_requests", "draft_tokens", "prefill_tokens", "prefill_rows", "kv_tokens")
 
 
 def served(world: World) -> Served:
@@ -56,28 +55,7 @@ def with_trees(world: World, nodes: int) -> World:
 def test_the_reference_engine_schedules_as_the_simulator(world: World, tree_nodes: int) -> None:
     """`tree_nodes`: drafts verified as a tree of up to so many nodes, where a step has room for it; 0: chains."""
     world = with_trees(world, tree_nodes)
-    watch = Watch()
-    simulated = run(world, plain=False, watch=watch)
-    real = served(world)
-    assert len(real.steps) == len(watch.steps)
-    for ours, theirs in zip(real.steps, watch.steps, strict=True):
-        assert {n: getattr(ours, n) for n in SAME} == {n: getattr(theirs, n) for n in SAME}
-        assert {n: getattr(ours.work, n) for n in SAME_WORK} == {n: getattr(theirs, n) for n in SAME_WORK}
-        assert ours.work.next_num_spec_tokens == theirs.next_k
-        assert ours.began_s == pytest.approx(theirs.began_s, abs=EXACT_S)
-        assert ours.ended_s == pytest.approx(theirs.ended_s, abs=EXACT_S)
-    rows = asdict(real.result.requests)
-    for name, column in asdict(simulated.requests).items():
-        if name.endswith("_s"):
-            np.testing.assert_allclose(rows[name], column, rtol=0, atol=EXACT_S, err_msg=name)
-        else:
-            np.testing.assert_array_equal(rows[name], column, err_msg=name)
-    totals, expected = asdict(real.result.totals), asdict(simulated.totals)
-    assert totals.pop("k_steps") == expected.pop("k_steps")
-    assert totals == pytest.approx(expected, abs=1e-6)
-    assert np.bincount([i for step in real.steps for i in step.preempted], minlength=len(world.trace)).tolist() == (
-        simulated.requests.preemptions.tolist()
-    )
+    assert_simulated_exactly(served(world), world)
 
 
 def test_the_rounds_of_a_run_are_its_outputs() -> None:
