@@ -63,6 +63,8 @@ def measured_acceptance(speculation: Speculation, requests: Measured) -> tuple[A
     counts = Counter(requests.tasks)
     tasks = ", ".join(f"{count} {task}" for task, count in counts.items() if task)
     said = f"{requests.name}: {len(requests.runs)} requests" + (f" ({tasks})" if tasks and len(counts) > 1 else "")
+    if requests.on is not None:
+        said += f", {requests.on.sentence}"
     if lookup and requests.drafts is None:
         said += f", taken as proposing at {rate:.3g} of the positions"
     model, how = _model(kind, requests, rate, max(speculation.num_spec_tokens))

@@ -7,6 +7,7 @@ says so. Numbers come from `scenarios/catalogue/models.toml`, which names the co
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -19,7 +20,7 @@ from specsim.drafters import drafter
 from specsim.errors import CatalogueError
 from specsim.shapes import ModelKind, ModelShape
 
-__all__ = ["default_drafter", "known_drafters", "known_model", "load_models", "model", "named_like"]
+__all__ = ["catalogue_name", "default_drafter", "known_drafters", "known_model", "load_models", "model", "named_like"]
 
 _DTYPE_SUFFIXES = {
     "-fp8": "fp8",
@@ -32,6 +33,9 @@ _DTYPE_SUFFIXES = {
     "-nvfp4": "nvfp4",
 }
 """Endings by which repositories name a quantized copy of a model, and the dtype they store."""
+_GGUF_FILE = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
+_GGUF_TYPE = re.compile(r"[-._](i?q\d[0-9a-z_]*|bf16|f16|f32|fp16|fp32)$", re.IGNORECASE)
+"""How GGUF files name the number format that they store."""
 _SHAPE_KEYS = tuple(f.name for f in fields(ModelShape))
 _LABEL_KEYS = ("name", "max_position_tokens", "native_weight_dtype", "native_expert_dtype", "source", "date",
                "doubtful", "notes")  # fmt: skip
@@ -120,6 +124,18 @@ def known_model(name_or_path: str, *, kind: ModelKind | None = None) -> ModelSha
 
         return read_config(path, kind=kind)
     return _mirror_or_copy(name_or_path)
+
+
+def catalogue_name(name: str) -> str | None:
+    """Name in the catalogue of the model that a folder, GGUF file or repository is called after; None: of none.
+
+    A copy in another number format is that model. The disk is not looked at, so a file of that name need not be there.
+    """
+    repo = _GGUF_FILE.sub("", name).split("/")[-1]
+    whole = _GGUF_TYPE.sub("", repo)
+    ends = (suffix for suffix in _DTYPE_SUFFIXES if whole.lower().endswith(suffix))
+    texts = (repo, whole, *(whole[: -len(suffix)] for suffix in ends))
+    return next((hit for hit in map(_index().get, texts) if hit is not None), None)
 
 
 def _mirror_or_copy(name: str) -> ModelShape | None:

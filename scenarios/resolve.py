@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from scenarios.acceptance_match import measured_doubts
 from scenarios.chosen_acceptance import acceptance_by_task, chosen_acceptance
 from scenarios.hardware import gpu as find_gpu
 from scenarios.measured_costs import gpu_of, profile_of, sides
@@ -69,6 +70,7 @@ def resolve(
     shortest = min(off.limits.max_model_len, on.limits.max_model_len)
     off, on = (replace(side, limits=_with_length(side.limits, shortest)) for side in (off, on))
     located = _located(speculation, folder)
+    doubts = measured_doubts(located, target, draft, target_given=deployment.target)
     chosen = chosen_acceptance(located, target.name)
     shape = verified(located, target, chosen.model)
     acceptance, trees = shape.acceptance, shape.trees
@@ -103,7 +105,8 @@ def resolve(
         acceptance_source=source,
         acceptance_error=math.hypot(chosen.error, shape.error),
         names=names,
-        assumed=assumed,
+        assumed=(*assumed, *doubts),
+        doubts=doubts,
     )
 
 

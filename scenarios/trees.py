@@ -1,8 +1,8 @@
 """From what a speculation says to what a round verifies: the trees of every depth, and the acceptance by level.
 
-Models: a static tree by level widths, or the best one of some nodes for the chain acceptance of the method; a policy
-that drafts fewer levels verifies the first levels of the same tree, so that every k shares one luck; by content class,
-with one tree for the cost of all.
+Models: a static tree by nodes a level or in full, or the best one of some nodes for the chain acceptance of the method;
+a policy that drafts fewer levels verifies the first levels of the same tree, so that every k shares one luck; by
+content class, with one tree for the cost of all.
 Leaves out: trees whose shape follows the context from round to round. Numbers: `specsim.trees`.
 """
 
@@ -18,7 +18,7 @@ from specsim.acceptance import AcceptanceModel, ByTask, Empirical, Mixture, PerP
 from specsim.config import Speculation
 from specsim.errors import ScenarioError
 from specsim.shapes import ModelShape
-from specsim.trees import Tree, chain_from_tree_length, cut, grown_tree, level_tree
+from specsim.trees import Tree, chain_from_tree_length, cut, full_tree, grown_tree, level_tree
 
 __all__ = ["Verified", "verified"]
 
@@ -68,7 +68,7 @@ def verified(speculation: Speculation, target: ModelShape, acceptance: Acceptanc
             )
         return Verified((), acceptance, "")
     given = speculation.acceptance is not None or speculation.acceptance_length is not None or bool(over)
-    if not speculation.tree_levels:
+    if not speculation.static_levels:
         nodes, topk = _size(speculation, depth)
         if speculation.acceptance_length is not None and not method.varies and _measured_here(speculation):
             alpha = chain_from_tree_length(speculation.acceptance_length, nodes=nodes, topk=topk, depth=depth)
@@ -79,12 +79,14 @@ def verified(speculation: Speculation, target: ModelShape, acceptance: Acceptanc
     def planted(chain: tuple[float, ...]) -> tuple[Tree, tuple[float, ...]]:
         if speculation.tree_levels:
             return level_tree(chain, speculation.tree_levels[:depth])
+        if speculation.tree_branching:
+            return full_tree(chain, speculation.tree_branching[:depth])
         return grown_tree(chain, nodes=nodes, topk=topk, depth=depth)
 
     tree, by_level = planted(_chain(method.name, target, acceptance) if given else acceptance.conditional)
     if given:
         return Verified(cut(tree), acceptance, "")
-    if speculation.tree_levels:
+    if speculation.static_levels:
         what = f"a static tree of {tree.nodes} drafts"
     else:
         what = f"the best tree of {tree.nodes} drafts, at most {topk} a node"

@@ -19,7 +19,7 @@ from specsim.drafters import Drafter, drafter
 from specsim.errors import ScenarioError, nearest
 from specsim.policies.spec import PolicySpec
 from specsim.serving import ENGINES, Serving
-from specsim.trees import verified_tokens
+from specsim.trees import full_levels, verified_tokens
 from specsim.type_checks import check_types
 
 __all__ = [
@@ -226,7 +226,8 @@ class Speculation:
     """How measured or published figures are used: replay or mixture (spread and memory), vector, constant. None: a
     file is replayed, and published figures keep what spread and memory is known of them."""
     temperature: float | None = None
-    """Sampling temperature of the requests, for which published acceptance (greedy) is lowered; None: as published."""
+    """Sampling temperature of the requests, for which published acceptance (greedy) is lowered, and against which that
+    of `acceptance_file` is held; None: as published or measured."""
     draft_sampling: DraftSampling | None = None
     """How drafts are drawn at a temperature: greedy (the engine's default), or probabilistic."""
     tree_nodes: int | None = None
@@ -236,6 +237,8 @@ class Speculation:
     or 4."""
     tree_levels: tuple[int, ...] = ()
     """Nodes by level of a static tree instead; its depth is their number, and `num_spec_tokens` must not exceed it."""
+    tree_branching: tuple[int, ...] = ()
+    """Candidates behind each node, by level, of a full static tree instead: 4, 2, 1 has 4, 8 and 8 nodes."""
     draft_tp: int | None = None
     """GPUs that share the drafter; None: as the target."""
     draft_weight_dtype: str | None = None
@@ -279,8 +282,13 @@ class Speculation:
         """Whether drafts form a tree: a given one, or the method's usual one."""
         if self.topk == 1:
             return False
-        given = self.tree_nodes is not None or bool(self.tree_levels)
+        given = self.tree_nodes is not None or bool(self.static_levels)
         return given or self.drafter.usual_tree is not None
+
+    @property
+    def static_levels(self) -> tuple[int, ...]:
+        """Nodes by level of a static tree, whichever way it is given; empty: there is none."""
+        return self.tree_levels or full_levels(self.tree_branching)
 
     def _check_figures(self) -> None:
         for a in self.acceptance or ():
@@ -330,7 +338,7 @@ class Speculation:
                 f"speculation.acceptance_model says how measured or published figures are used, and {figures} is "
                 f"yours; leave it out"
             )
-        if self.gives_acceptance and self.temperature is not None:
+        if figures is not None and self.temperature is not None:
             raise ScenarioError(
                 "speculation.temperature lowers published acceptance, and your own is taken as measured at your "
                 "temperature; leave it out"
@@ -338,11 +346,14 @@ class Speculation:
 
     def _check_tree(self) -> None:
         deepest = max(self.num_spec_tokens)
-        if (self.tree_nodes is not None or self.topk is not None or self.tree_levels) and not self.drafter.trees:
+        static = "tree_levels" if self.tree_levels else "tree_branching" if self.tree_branching else ""
+        if (self.tree_nodes is not None or self.topk is not None or static) and not self.drafter.trees:
             raise ScenarioError(f"speculation: method {self.method} does not verify trees; leave out tree_nodes, topk "
-                                f"and tree_levels")  # fmt: skip
-        if self.tree_levels and (self.tree_nodes is not None or self.topk is not None):
-            raise ScenarioError("speculation.tree_levels is a static tree, tree_nodes and topk a grown one; give one")
+                                f"and {static or 'tree_levels'}")  # fmt: skip
+        if static and (self.tree_nodes is not None or self.topk is not None):
+            raise ScenarioError(f"speculation.{static} is a static tree, tree_nodes and topk a grown one; give one")
+        if self.tree_levels and self.tree_branching:
+            raise ScenarioError("speculation.tree_levels and tree_branching are two static trees; give one")
         if self.tree_nodes is not None:
             _whole("speculation.tree_nodes", self.tree_nodes, 1, 1024)
             if self.tree_nodes < deepest:
@@ -361,13 +372,13 @@ class Speculation:
                     f"speculation.topk 1 is a chain of k={deepest} drafts, so tree_nodes {self.tree_nodes} does not "
                     f"fit it; leave one of the two out"
                 )
-        for width in self.tree_levels:
-            _whole("speculation.tree_levels", width, 1, 1024)
-        if sum(self.tree_levels) > 1024:
-            raise ScenarioError(f"speculation.tree_levels hold {sum(self.tree_levels)} drafts, more than 1024")
-        if self.tree_levels and deepest > len(self.tree_levels):
+        for width in (*self.tree_levels, *self.tree_branching):
+            _whole(f"speculation.{static}", width, 1, 1024)
+        if sum(self.static_levels) > 1024:
+            raise ScenarioError(f"speculation.{static} hold {sum(self.static_levels)} drafts, more than 1024")
+        if static and deepest > len(self.static_levels):
             raise ScenarioError(
-                f"speculation.num_spec_tokens {deepest} is deeper than the {len(self.tree_levels)} tree_levels; give "
+                f"speculation.num_spec_tokens {deepest} is deeper than the {len(self.static_levels)} {static}; give "
                 f"as many levels"
             )
 

@@ -1,9 +1,10 @@
 """Drafts as trees: which nodes are worth verifying, and how many tokens a round then accepts.
 
-Models: at every node the first w candidates hold the matching token with `1 - (1 - a) * w ** -0.47`, where a is the
-chance of the first one (chain acceptance at that depth), no candidate being likelier than the one before it; nodes are
-taken in order of the chance that the text passes through them, with at most `topk` children each, which is what EAGLE-2
-does by confidence and Sequoia by dynamic programming.
+Models: grown trees; static ones by nodes a level, hung below the likeliest nodes, or full, with so many candidates
+behind every node. At every node the first w candidates hold the matching token with `1 - (1 - a) * w ** -0.47`, where a
+is the chance of the first one (chain acceptance at that depth), no candidate being likelier than the one before it;
+grown nodes are taken in order of the chance that the text passes through them, with at most `topk` children each, which
+is what EAGLE-2 does by confidence and Sequoia by dynamic programming.
 Leaves out: that chances differ between contexts, which a dynamic tree follows.
 Numbers: the exponent is fitted to SpecInfer (arXiv 2305.09781), table 1, see `RANK_EXPONENT`.
 """
@@ -12,14 +13,15 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specsim.errors import ScenarioError
 from specsim.type_checks import check_types
 
-__all__ = ["RANK_EXPONENT", "Tree", "chain_from_tree_length", "cut", "grown_tree", "level_tree", "match_any",
-           "verified_tokens"]  # fmt: skip
+__all__ = ["RANK_EXPONENT", "Tree", "chain_from_tree_length", "cut", "full_levels", "full_tree", "grown_tree",
+           "level_paths", "level_tree", "match_any", "verified_tokens"]  # fmt: skip
 
 RANK_EXPONENT = 0.47
 """How fast misses fall with the number of candidates."""
@@ -105,27 +107,62 @@ def level_tree(chain: Sequence[float], widths: Sequence[int]) -> tuple[Tree, tup
     Raises:
         ScenarioError: when a level is empty.
     """
+    placed = _placed(chain, widths)
+    parents = tuple(len({parent for parent, _, _ in level}) for level in placed)
+    return Tree(tuple(widths), parents), _by_level([sum(chance for _, _, chance in level) for level in placed])
+
+
+def level_paths(chain: Sequence[float], widths: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """The nodes of that tree, each by the ranks of the candidates that lead to it, level by level.
+
+    Raises:
+        ScenarioError: when a level is empty.
+    """
+    found: list[tuple[int, ...]] = []
+    above: list[tuple[int, ...]] = [()]
+    for level in _placed(chain, widths):
+        above = [(*above[parent], rank) for parent, rank, _ in level]
+        found += above
+    return tuple(found)
+
+
+def _placed(chain: Sequence[float], widths: Sequence[int]) -> list[list[tuple[int, int, float]]]:
+    """(place of the parent in the level above, rank among its candidates, chance) of the nodes of every level."""
     if not widths or min(widths) < 1:
         raise ScenarioError(f"a tree needs at least one node a level, got levels {list(widths)}")
     above = [1.0]
-    reach: list[float] = []
-    parents: list[int] = []
+    found: list[list[tuple[int, int, float]]] = []
     for level, width in enumerate(widths):
         shares = _ranks(_conditional(chain, level), width)
         heap = [(-chance * shares[0], n, 0) for n, chance in enumerate(above)]
         heapq.heapify(heap)
-        chosen: list[float] = []
-        used: set[int] = set()
+        chosen: list[tuple[int, int, float]] = []
         while len(chosen) < width:
             negative, n, rank = heapq.heappop(heap)
-            chosen.append(-negative)
-            used.add(n)
+            chosen.append((n, rank, -negative))
             if rank + 1 < width:
                 heapq.heappush(heap, (-above[n] * shares[rank + 1], n, rank + 1))
-        above = chosen
-        reach.append(sum(chosen))
-        parents.append(len(used))
-    return Tree(tuple(widths), tuple(parents)), _by_level(reach)
+        above = [chance for _, _, chance in chosen]
+        found.append(chosen)
+    return found
+
+
+def full_levels(branching: Sequence[int]) -> tuple[int, ...]:
+    """Nodes by level of the tree with `branching[l]` candidates behind every node of level l."""
+    return tuple(itertools.accumulate(branching, operator.mul))
+
+
+def full_tree(chain: Sequence[float], branching: Sequence[int]) -> tuple[Tree, tuple[float, ...]]:
+    """That tree, level 0 being the sampled token; and its acceptance by level.
+
+    Raises:
+        ScenarioError: when a node has no candidate.
+    """
+    if not branching or min(branching) < 1:
+        raise ScenarioError(f"a full tree needs at least one candidate behind each node, got {list(branching)}")
+    levels = full_levels(branching)
+    by_level = tuple(min(1.0, match_any(_conditional(chain, n), width)) for n, width in enumerate(branching))
+    return Tree(levels, (1, *levels[:-1])), by_level
 
 
 def verified_tokens(nodes_by_depth: Sequence[int], draft_tokens: int, draft_requests: int) -> int:

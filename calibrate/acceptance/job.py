@@ -7,7 +7,7 @@ every method and k. The result does not depend on how many requests run at a tim
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from calibrate.acceptance.journal import Journal
@@ -19,6 +19,7 @@ from calibrate.drafters import Drafter
 from calibrate.drafters.base import Draftee
 from calibrate.engine.verify import Sampling, stream
 from calibrate.models import FlatModel
+from specsim.acceptance.measured_on import MEASURED_KEY
 
 __all__ = ["AcceptanceJob", "measure_acceptance", "rounds_on_text", "rows"]
 
@@ -38,6 +39,8 @@ class AcceptanceJob:
     sampling: Sampling
     batch: int
     """Requests that run at a time."""
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    """What it is measured on, which every row says."""
     progress: Callable[[int, int, str], None] = lambda done, total, what: None
 
     def by_position(self, method: Method) -> bool:
@@ -165,6 +168,8 @@ def rows(job: AcceptanceJob, journal: Journal) -> list[dict[str, Any]]:
             row["output_tokens"] = len(text["output"])
             row["k_max"] = job.k_max
             figures |= {key: value for key, value in text.items() if key not in ("key", "output")}
+        if job.measured:
+            row[MEASURED_KEY] = dict(job.measured)
         figures |= {f"{method.name}_tree": method.tree for method in job.methods if method.tree}
         for method in job.methods:
             if job.by_position(method):

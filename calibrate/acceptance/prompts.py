@@ -18,7 +18,7 @@ from jinja2 import TemplateError
 
 from specsim.errors import ScenarioError
 
-__all__ = ["Prompt", "PromptFile", "lines_of", "read_prompts"]
+__all__ = ["Prompt", "PromptFile", "check_prompts", "lines_of", "read_prompts"]
 
 _KEYS = ("id", "task", "max_tokens", "token_ids", "messages", "prompt")
 _ROLES = ("system", "user", "assistant", "tool", "developer")
@@ -51,6 +51,32 @@ class PromptFile:
 
 class _BadRow(Exception):
     pass
+
+
+def check_prompts(path: str | Path, *, strict: bool = False) -> None:
+    """Refuse a file that no tokenizer could make prompts of, before anything is loaded to find that out.
+
+    Args:
+        strict: refuse the first row that can never be used.
+
+    Raises:
+        ScenarioError: the file cannot be read, or no row can be used, or, with `strict`, one cannot.
+    """
+    place, first, usable = Path(path), "", 0
+    for number, line in enumerate(_text(place).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = _object(line)
+            _named(row, 0, 1)
+            _content(row)
+            usable += 1
+        except _BadRow as problem:
+            first = first or f"{place}: line {number}: {problem}"
+            if strict:
+                raise ScenarioError(f"{first} (--strict)") from None
+    if not usable:
+        raise ScenarioError(first or f"{place}: holds no prompt; the file is empty")
 
 
 def read_prompts(
@@ -125,6 +151,13 @@ def _object(line: str) -> dict[str, Any]:
 def _prompt(
     row: Mapping[str, Any], number: int, tokenizer: Any | None, max_tokens: int, use_template: bool
 ) -> tuple[Prompt, bool]:
+    name, task, most = _named(row, number, max_tokens)
+    ids, templated = _ids(row, tokenizer, use_template)
+    return Prompt(name, task, ids, most), templated
+
+
+def _named(row: Mapping[str, Any], number: int, max_tokens: int) -> tuple[str | int, str, int]:
+    """Name, content class and most output tokens of a row."""
     name, task, most = row.get("id", number), row.get("task") or "", row.get("max_tokens", max_tokens)
     if isinstance(name, bool) or not isinstance(name, str | int):
         raise _BadRow(f"'id' must be a word or a whole number, got {name!r:.40}")
@@ -132,32 +165,41 @@ def _prompt(
         raise _BadRow(f"'task' must be a word, got {task!r:.40}")
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
         raise _BadRow(f"'max_tokens' must be a whole number >= 1, got {most!r:.40}")
-    ids, templated = _ids(row, tokenizer, use_template)
-    return Prompt(name, task, ids, most), templated
+    return name, task, most
 
 
-def _ids(row: Mapping[str, Any], tokenizer: Any | None, use_template: bool) -> tuple[tuple[int, ...], bool]:
-    """Token ids, and whether they came through the chat template."""
+def _content(row: Mapping[str, Any]) -> tuple[str, Any]:
+    """The key that says what the prompt is, and its value: token ids, messages, or a text that is not empty."""
     if "token_ids" in row:
         ids = row["token_ids"]
         if not isinstance(ids, list) or not ids or any(isinstance(i, bool) or not isinstance(i, int) for i in ids):
             raise _BadRow(f"'token_ids' must be a list of whole numbers, got {ids!r:.40}")
-        return tuple(ids), False
-    if "messages" not in row and "prompt" not in row:
-        raise _BadRow("has none of 'prompt', 'messages', 'token_ids'")
-    if tokenizer is None:
-        raise _BadRow("is text, and the target has no tokenizer; give 'token_ids', or a target with a tokenizer")
-    has_template = getattr(tokenizer, "chat_template", None) is not None
+        return "token_ids", ids
     if "messages" in row:
-        if not has_template:
-            raise _BadRow("has 'messages', and the tokenizer has no chat template; give 'prompt' or 'token_ids'")
-        return _templated(tokenizer, _messages(row["messages"])), True
+        return "messages", _messages(row["messages"])
+    if "prompt" not in row:
+        raise _BadRow("has none of 'prompt', 'messages', 'token_ids'")
     text = row["prompt"]
     if not isinstance(text, str) or not text:
         raise _BadRow(f"'prompt' must be a text, got {text!r:.40}")
+    return "prompt", text
+
+
+def _ids(row: Mapping[str, Any], tokenizer: Any | None, use_template: bool) -> tuple[tuple[int, ...], bool]:
+    """Token ids, and whether they came through the chat template."""
+    kind, content = _content(row)
+    if kind == "token_ids":
+        return tuple(content), False
+    if tokenizer is None:
+        raise _BadRow("is text, and the target has no tokenizer; give 'token_ids', or a target with a tokenizer")
+    has_template = getattr(tokenizer, "chat_template", None) is not None
+    if kind == "messages":
+        if not has_template:
+            raise _BadRow("has 'messages', and the tokenizer has no chat template; give 'prompt' or 'token_ids'")
+        return _templated(tokenizer, content), True
     if use_template and has_template:
-        return _templated(tokenizer, [{"role": "user", "content": text}]), True
-    return tuple(tokenizer.encode(text)), False
+        return _templated(tokenizer, [{"role": "user", "content": content}]), True
+    return tuple(tokenizer.encode(content)), False
 
 
 def _messages(given: Any) -> list[dict[str, Any]]:

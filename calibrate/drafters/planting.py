@@ -34,6 +34,7 @@ __all__ = [
     "grow",
     "likeliest",
     "read_tree",
+    "tree_of_paths",
 ]
 
 _MOST_NODES = 1024
@@ -243,7 +244,8 @@ def full_tree(widths: Sequence[int]) -> StaticTree:
 
 
 def read_tree(text: str) -> Chain | StaticTree:
-    """`chain`; `4x2x1`, a full tree; or a JSON file with a list of paths, each a list of ranks from 0.
+    """`chain`; `4x2x1`, a full tree by the candidates behind each node; or a JSON file with a list of paths, each a
+    list of ranks from 0.
 
     Raises:
         ScenarioError: none of these, or paths that make no tree.
@@ -258,7 +260,8 @@ def read_tree(text: str) -> Chain | StaticTree:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ScenarioError(
-            f"--tree {text}: is not 'chain' nor widths like 4x2x1, nor a readable JSON file of paths ({reason})"
+            f"--tree {text}: is not 'chain', nor nodes by level like 4,8,8, nor candidates behind each node like 4x2x1,"
+            f" nor a readable JSON file of paths ({reason})"
         ) from None
     if not isinstance(paths, list) or not all(
         isinstance(path, list) and path and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in path)
@@ -270,10 +273,15 @@ def read_tree(text: str) -> Chain | StaticTree:
     twice = next((path for path in paths if paths.count(path) > 1), None)
     if twice is not None:
         raise ScenarioError(f"--tree {text}: has the path {twice} twice; give each once")
-    return _tree_of({tuple(path) for path in paths}, text)
+    return tree_of_paths({tuple(path) for path in paths}, text)
 
 
-def _tree_of(paths: set[tuple[int, ...]], text: str) -> StaticTree:
+def tree_of_paths(paths: set[tuple[int, ...]], text: str) -> StaticTree:
+    """The tree of these nodes, each by the ranks that lead to it; `text` is what `--tree` says.
+
+    Raises:
+        ScenarioError: too many or none, or a node without the one that it follows or without its likelier siblings.
+    """
     if not 1 <= len(paths) <= _MOST_NODES:
         raise ScenarioError(f"--tree {text}: must hold 1..{_MOST_NODES} paths, holds {len(paths)}")
     children: dict[tuple[int, ...], int] = {}

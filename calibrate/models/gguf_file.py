@@ -12,7 +12,7 @@ import os
 import shutil
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 
 from specsim.errors import ScenarioError
 
-__all__ = ["cache_directory", "converted", "quiet"]
+__all__ = ["cache_directory", "converted", "described", "gguf_config", "quiet"]
 
 
 def cache_directory() -> Path:
@@ -52,12 +52,33 @@ def converted(path: Path) -> Path:
     Raises:
         ScenarioError: the file cannot be read, its architecture is unknown, or the cache cannot be written.
     """
+    return _kept(path, "gguf", _convert)
+
+
+def described(path: Path) -> Path:
+    """A directory with the config of a GGUF file, whose weights are not read; that of `converted` where it is there.
+
+    Raises:
+        ScenarioError: see `converted`.
+    """
+    whole = _home(path, "gguf")
+    if whole.is_dir():
+        return whole
+    return _kept(path, "gguf-config", lambda file, home: gguf_config(file).save_pretrained(home))
+
+
+def _home(path: Path, kind: str) -> Path:
     try:
         stat = path.stat()
     except OSError as error:
         raise ScenarioError(f"{path}: cannot be read ({error.strerror})") from None
     mark = f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns} {transformers.__version__}"
-    home = cache_directory() / "gguf" / f"{path.stem}-{hashlib.sha256(mark.encode()).hexdigest()[:16]}"
+    return cache_directory() / kind / f"{path.stem}-{hashlib.sha256(mark.encode()).hexdigest()[:16]}"
+
+
+def _kept(path: Path, kind: str, make: Callable[[Path, Path], object]) -> Path:
+    """The directory that `make` fills with what is made of a file, from the cache where it lies there."""
+    home = _home(path, kind)
     if home.is_dir():
         return home
     try:
@@ -66,7 +87,7 @@ def converted(path: Path) -> Path:
     except OSError as error:
         raise ScenarioError(f"{home.parent}: cannot be written ({error.strerror}); set SPECSIM_CACHE") from None
     try:
-        _convert(path, scratch)
+        make(path, scratch)
         scratch.rename(home)
     except OSError as error:
         if not home.is_dir():  # else another process was faster
@@ -76,14 +97,36 @@ def converted(path: Path) -> Path:
     return home
 
 
+def gguf_config(path: Path) -> transformers.PretrainedConfig:
+    """The configuration in a GGUF file's metadata; weights are not read.
+
+    Raises:
+        ScenarioError: the file cannot be read, or its architecture is unknown.
+    """
+    try:
+        with quiet():
+            return transformers.AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name, local_files_only=True)
+    except OSError as error:
+        raise ScenarioError(f"{path}: cannot be read ({error.strerror or str(error).splitlines()[0]})") from None
+    except _UNUSABLE as error:
+        raise _unusable(path, error) from None
+
+
+_UNUSABLE = (ValueError, KeyError, NotImplementedError, ImportError, struct.error)
+
+
+def _unusable(path: Path, error: Exception) -> ScenarioError:
+    return ScenarioError(f"{path}: not a GGUF file that can be used ({str(error).splitlines()[0]})")
+
+
 def _convert(path: Path, home: Path) -> None:
     where, file = str(path.parent), path.name
     try:
         with quiet():
             causal_lm = transformers.AutoModelForCausalLM.from_pretrained(where, gguf_file=file, dtype=torch.float32)
         tokenizer = transformers.AutoTokenizer.from_pretrained(where, gguf_file=file)
-    except (ValueError, KeyError, NotImplementedError, ImportError, struct.error) as error:
-        raise ScenarioError(f"{path}: not a GGUF file that can be used ({str(error).splitlines()[0]})") from None
+    except _UNUSABLE as error:
+        raise _unusable(path, error) from None
     tensors, seen = {}, set()
     for name, tensor in causal_lm.state_dict().items():
         if tensor.data_ptr() not in seen:  # a head tied to the embedding is stored once

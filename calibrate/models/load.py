@@ -15,11 +15,11 @@ import torch
 import transformers
 
 from calibrate.models.flat_model import FlatModel
-from calibrate.models.gguf_file import converted, quiet
+from calibrate.models.gguf_file import converted, gguf_config, quiet
 from calibrate.models.shard import shard
 from specsim.errors import ScenarioError
 
-__all__ = ["default_dtype", "first_layers_config", "load_model", "load_tokenizer"]
+__all__ = ["configuration", "default_dtype", "first_layers_config", "load_model", "load_tokenizer"]
 
 Source = str | Path | Mapping[str, Any] | transformers.PretrainedConfig
 
@@ -78,6 +78,16 @@ def default_dtype(device: str | torch.device) -> torch.dtype:
         return torch.bfloat16
     has_bf16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return torch.bfloat16 if has_bf16 else torch.float32
+
+
+def configuration(source: str | Path) -> transformers.PretrainedConfig:
+    """Of the language model in a directory, GGUF file or config.json; weights are not read.
+
+    Raises:
+        ScenarioError: there is none, or it cannot be read.
+    """
+    path = Path(source)
+    return (gguf_config(path) if path.suffix == ".gguf" else _config_at(path)).get_text_config()
 
 
 def load_tokenizer(source: str | Path) -> Any:

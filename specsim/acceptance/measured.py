@@ -14,6 +14,7 @@ rounds at the largest k, and are what is left of a round at the positions inside
 k as far as what is cut off a run is found again.
 
 `<drafter>_tree`, the same word in every request, says that drafts were trees, and of what shape: k then counts levels.
+`measured` says what all was measured on (`specsim.acceptance.measured_on`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from specsim.acceptance.base import MAX_SPEC_TOKENS, request_offsets, round_starts
+from specsim.acceptance.measured_on import MEASURED_KEY, MeasuredOn, joined, read_measured_on
 from specsim.errors import ProfileError, nearest
 
 __all__ = ["DRAFTS_SUFFIX", "ROUNDS_SUFFIX", "TREE_SUFFIX", "Measured", "drafters_in", "lengths_by_k", "read_measured"]
@@ -38,7 +40,7 @@ __all__ = ["DRAFTS_SUFFIX", "ROUNDS_SUFFIX", "TREE_SUFFIX", "Measured", "drafter
 DRAFTS_SUFFIX = "_drafts"
 ROUNDS_SUFFIX = "_rounds"
 TREE_SUFFIX = "_tree"
-_KEYS = ("request", "task", "prompt_tokens", "output_tokens", "k_max")
+_KEYS = ("request", "task", "prompt_tokens", "output_tokens", "k_max", MEASURED_KEY)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +62,8 @@ class Measured:
     """Most drafts of a round that were measured, where the file says so."""
     tree: str = ""
     """Shape of the trees that were verified; empty: chains."""
+    on: MeasuredOn | None = None
+    """What it was measured on, where the file says so."""
 
     @property
     def max_spec_tokens(self) -> int:
@@ -114,6 +118,7 @@ class Measured:
             some(self.round_drafts),
             self.k_max,
             self.tree,
+            self.on,
         )
 
 
@@ -138,12 +143,15 @@ def read_measured(path: str | Path, *, drafter: str, task: str | None = None) ->
     round_drafts: list[dict[int, np.ndarray]] = []
     most: list[int] = []
     trees: list[str] = []
+    on: MeasuredOn | None = None
     if drafter in _KEYS or drafter.endswith((DRAFTS_SUFFIX, ROUNDS_SUFFIX, TREE_SUFFIX)):
         raise ProfileError(
             f"drafter '{drafter}' is a key of the file format; those there: {_names(drafters_in(place))}"
         )
     for where, row in _rows(place):
         _check_counts(row, where)
+        own_on = read_measured_on(row[MEASURED_KEY], drafter, where) if MEASURED_KEY in row else None
+        on = joined(on, own_on, where) if tasks else own_on
         tasks.append(_task(row, where))
         trees.append(_tree(row, drafter, where))
         if trees[-1] != trees[0]:
@@ -185,6 +193,7 @@ def read_measured(path: str | Path, *, drafter: str, task: str | None = None) ->
         _by_k(round_drafts),
         max(rounds[0]) if rounds else max(most) if len(most) == len(runs) else None,
         trees[0],
+        on,
     )
     return found if task is None else found.of_task(task)
 

@@ -57,6 +57,8 @@ class MeasuredSummary:
     requests: int
     output_tokens: int
     by_k: tuple[KSummary, ...]
+    measured_on: str | None = None
+    """What the file says that it was measured on; None: nothing."""
 
 
 def summary_of(
@@ -73,6 +75,7 @@ def summary_of(
         len(measured.runs),
         sum(len(run) for run in measured.runs),
         tuple(_at(measured, k, wanted_interval, seed) for k in there),
+        None if measured.on is None else measured.on.sentence,
     )
 
 

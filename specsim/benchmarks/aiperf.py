@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from specsim.benchmarks.fields import LEAST_TOKENS_PER_S, LONGEST_TOKENS, Fields, from_quantiles, of_mean
-from specsim.benchmarks.model import Acceptance, Benchmark
+from specsim.benchmarks.model import MOST_LENGTH, Acceptance, Benchmark
 from specsim.errors import ScenarioError
 
 __all__ = ["is_aiperf", "read_aiperf"]
@@ -27,7 +27,7 @@ _QUANTILES = {"min": 0.0, "p1": 0.01, "p5": 0.05, "p10": 0.1, "p25": 0.25, "p50"
 _RATE_CV = {"poisson": 1.0, "constant": 0.0, "gamma": 1.0}
 _AS_SLOTS_FREE = "concurrency_burst"
 """Arrival pattern without a rate: the next request is sent when one ends."""
-_MOST_DRAFTS = 64
+_MOST_DRAFTS = MOST_LENGTH - 1
 
 
 def is_aiperf(data: Mapping[str, Any]) -> bool:
@@ -180,7 +180,7 @@ def _acceptance(found: Fields) -> Acceptance | None:
             return Acceptance.of_marginals(marginals)
     for name in ("spec_decode_token_weighted_acceptance_length", "spec_decode_acceptance_length"):
         metric = found.object(name)
-        length = None if metric is None else metric.number("avg", low=1)
+        length = None if metric is None else metric.number("avg", low=1, high=MOST_LENGTH)
         if length is not None:
             return Acceptance(length)
     return None

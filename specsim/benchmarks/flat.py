@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from specsim.benchmarks.fields import LEAST_TOKENS_PER_S, Fields, of_mean
-from specsim.benchmarks.model import Acceptance, Benchmark
+from specsim.benchmarks.model import MOST_LENGTH, Acceptance, Benchmark
 from specsim.errors import ScenarioError
 
 __all__ = ["is_sglang", "is_vllm", "read_sglang", "read_vllm"]
@@ -219,9 +219,9 @@ def _length(found: Fields, name: str) -> float | None:
     """Mean acceptance length; 0 or None: nothing was drafted.
 
     Raises:
-        ScenarioError: below 1, which counts no bonus token.
+        ScenarioError: below 1, which counts no bonus token, or more than a round can draft.
     """
-    return found.number(name, low=1) if found.number(name) else None
+    return found.number(name, low=1, high=MOST_LENGTH) if found.number(name) else None
 
 
 def _vllm_acceptance(found: Fields) -> Acceptance | None:

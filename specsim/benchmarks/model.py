@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 from specsim.errors import ScenarioError
 from specsim.type_checks import check_types
 
-__all__ = ["FIGURES", "Acceptance", "Benchmark"]
+__all__ = ["FIGURES", "MOST_LENGTH", "Acceptance", "Benchmark"]
 
 _ALIKE = 0.05
 """Relative difference of mean lengths up to which runs are repeats."""
 _LONGEST = 2**31 - 1
 _LEAST_S = 1e-9
 """Least latency above 0 that a clock of a client shows; predictions are divided by it."""
+MOST_LENGTH = 65
+"""Most tokens that a round emits: 64 drafts, and the bonus token."""
 FIGURES: tuple[str, ...] = (
     "output_tokens_per_s",
     *(f"{metric}_{what}_s" for metric in ("ttft", "tpot") for what in ("mean", "p50", "p95", "p99")),
@@ -39,8 +41,8 @@ class Acceptance:
 
     def __post_init__(self) -> None:
         check_types(self, "benchmark acceptance")
-        if not 1 <= self.length <= 65:
-            raise ScenarioError(f"benchmark acceptance.length must lie in 1..65, got {self.length!r}")
+        if not 1 <= self.length <= MOST_LENGTH:
+            raise ScenarioError(f"benchmark acceptance.length must lie in 1..{MOST_LENGTH}, got {self.length!r}")
 
     @classmethod
     def of_marginals(cls, marginals: Sequence[float], length: float | None = None) -> Acceptance:

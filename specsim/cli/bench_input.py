@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from specsim.cli.doubts import say_doubts
 from specsim.cli.profile_input import StoredProfiles, profile_fills_in
 from specsim.cli.scenario_input import in_scenario
 from specsim.cli.scenario_options import deployment_from, parse_whole_numbers, speculation_from
@@ -119,6 +120,7 @@ def arms_of(runs: Sequence[tuple[Benchmark, bool]], values: dict[str, Any], kept
         asked = question(speculation)
         if counted:
             asked = replace(asked, acceptance_source=f"as the engine counted it in {own[0].source}")
+        say_doubts([asked])
         arms[number] = Arm(asked, policy, tuple(own))
     # without speculation nothing of it matters, so that any question of this deployment will do
     plain = next((arm.question for arm in arms.values()), None) or question(_any(values, base))
@@ -264,7 +266,7 @@ def _speculation(
     from specsim.errors import ScenarioError
     from specsim.policies import parse_policy
 
-    seen = [run.acceptance for run in runs if run.acceptance is not None]
+    seen = [run for run in runs if run.acceptance is not None]
     k = next((own_k for run in runs if (own_k := _k_of(run)) is not None), None)
     arm = None if policy is None else parse_policy(policy)
     if arm is not None and not arm.num_spec_tokens:
@@ -293,13 +295,24 @@ def _speculation(
     return found, arm or PolicySpec("static", found.num_spec_tokens[0]), counted
 
 
-def _of_file(seen: Sequence[Any], k: int) -> dict[str, Any]:
-    """Acceptance as the engine counted it: by position where that is known, else its mean length."""
-    if len(seen) == 1 and len(seen[0].conditional) >= k:
-        return {"acceptance": ",".join(f"{p:.6g}" for p in seen[0].conditional[:k])}
-    mean = sum(own.length for own in seen) / len(seen)
-    measured_at = next((own.num_spec_tokens for own in seen if own.num_spec_tokens), None)
-    return {"acceptance_length": mean, "acceptance_length_k": measured_at or k}
+def _of_file(seen: Sequence[Benchmark], k: int) -> dict[str, Any]:
+    """Acceptance as the engine counted it: by position where that is known, else its mean length.
+
+    Raises:
+        ScenarioError: more tokens a round than its drafts and the bonus token are, with the file.
+    """
+    from specsim.errors import ScenarioError
+
+    counts = [run.acceptance for run in seen if run.acceptance is not None]
+    if len(counts) == 1 and len(counts[0].conditional) >= k:
+        return {"acceptance": ",".join(f"{p:.6g}" for p in counts[0].conditional[:k])}
+    measured_at = next((own.num_spec_tokens for own in counts if own.num_spec_tokens), k)
+    for run, own in zip(seen, counts, strict=True):
+        if own.length > measured_at + 1:
+            raise ScenarioError(f"{run.source}: acceptance length {own.length:g} is more than the {measured_at + 1} "
+                                f"tokens that a round of k={measured_at} can emit, bonus included; give the k that was "
+                                f"served with --k, or acceptance of your own with --acceptance-length")  # fmt: skip
+    return {"acceptance_length": sum(own.length for own in counts) / len(counts), "acceptance_length_k": measured_at}
 
 
 def _any(values: Mapping[str, Any], base: Speculation | None) -> Speculation:

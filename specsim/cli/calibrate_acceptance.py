@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,11 @@ _SUFFIXES = (".jsonl", ".gz")
     help="ngram, suffix, lookahead, layer_skip, draft_model, medusa, eagle, eagle2, eagle3, mtp; repeatable.  "
     "[default: ngram, or draft_model]",
 )
-@click.option("--tree", metavar="TREE", help="Of heads: chain, a full tree such as 4x2x1, or a JSON file of paths.")
+@click.option(
+    "--tree",
+    metavar="TREE",
+    help="Of heads: chain; 4,8,8: nodes by level; 4x2x1: candidates behind each node; or a JSON file of paths.",
+)
 @click.option(
     "--draft-option", multiple=True, metavar="[METHOD.]NAME=N", help="An option of a method, e.g. layer_skip.layers=20."
 )
@@ -153,6 +158,8 @@ def _measured(values: dict[str, Any], ks: tuple[int, ...]) -> AcceptanceJob:
                                         f"finished)") from None  # fmt: skip
                 job = replace(job, batch=job.batch // 2)
                 click.echo(f"out of memory; goes on with {job.batch} requests at a time", err=True)
+        # the day on which it was finished; one that was stopped may have begun on another
+        job = replace(job, measured={**job.measured, "date": datetime.now(UTC).date().isoformat()})
         _write(values["out"], rows(job, journal))
     journal.path.unlink()
     return job
@@ -160,12 +167,14 @@ def _measured(values: dict[str, Any], ks: tuple[int, ...]) -> AcceptanceJob:
 
 def _job(values: dict[str, Any], ks: tuple[int, ...]) -> tuple[AcceptanceJob, dict[str, Any]]:
     """The measurement, and all that a continued one must have in common with it."""
+    from calibrate.acceptance.facts import measured_facts
     from calibrate.acceptance.job import AcceptanceJob
     from calibrate.acceptance.methods import HEADS, NEEDS_DRAFT, PLANTED, WITHIN_TARGET, build_method
-    from calibrate.acceptance.prompts import lines_of, read_prompts
+    from calibrate.acceptance.prompts import check_prompts, lines_of, read_prompts
     from calibrate.drafters.planting import CHAIN
     from calibrate.engine.verify import Sampling
     from calibrate.latency.device import find_device
+    from calibrate.models.load import configuration
     from calibrate.models.vocabulary import find_tokenizer, stop_tokens
     from specsim.drafters import drafter
     from specsim.errors import ScenarioError
@@ -177,34 +186,42 @@ def _job(values: dict[str, Any], ks: tuple[int, ...]) -> tuple[AcceptanceJob, di
         raise ScenarioError(f"--draft is for one method, and {' and '.join(needing)} need one; run them one by one")
     if values["draft"] and not needing:
         raise ScenarioError(f"--draft is for {', '.join(NEEDS_DRAFT)}, and --method says {', '.join(names)}")
-    device = find_device(values["device"], threads=values["threads"])
-    target = _model(values, "target", device)
-    tokenizer = find_tokenizer(values["target"])
-    draft = None
-    if values["draft"] or (needing and needing[0] in WITHIN_TARGET):
-        draft = _draft(values, needing[0], target, tokenizer, device)
     options = method_options(values["draft_option"], names)
-    planting = _planting(values["tree"], names)
-    methods = [
-        build_method(name, target, draft, options[name], planting=planting if name in PLANTED else CHAIN)
-        for name in names
-    ]
+    planting = _planting(values, names)
+    # a look at the files comes before any weights are read, which takes minutes
+    check_prompts(values["prompts"], strict=values["strict"])
+    _check_weights(values, "target")
+    place = Path(values["target"]).expanduser()
+    tokenizer, config = find_tokenizer(place), configuration(place)
     found = read_prompts(
         values["prompts"],
         tokenizer,
-        vocab_size=target.vocab_size,
+        vocab_size=config.vocab_size,
         max_tokens=values["max_tokens"],
-        max_context=getattr(target.config, "max_position_embeddings", None),
+        max_context=getattr(config, "max_position_embeddings", None),
         use_template=not values["no_chat_template"],
         strict=values["strict"],
     )
     for line in lines_of(found):
         click.echo(line, err=True)
-    stops = stop_tokens(target, values["target"], tokenizer)
+    device = find_device(values["device"], threads=values["threads"])
+    target = _model(values, "target", device)
+    draft = None
+    if values["draft"] or (needing and needing[0] in WITHIN_TARGET):
+        draft = _draft(values, needing[0], target, tokenizer, device)
+    methods = [
+        build_method(name, target, draft, options[name], planting=planting if name in PLANTED else CHAIN)
+        for name in names
+    ]
+    stops = stop_tokens(target, place, tokenizer)
     sampling = Sampling(
         values["temperature"], values["top_k"], values["top_p"], values["draft_sampling"], values["seed"]
     )
-    job = AcceptanceJob(target, found.prompts, methods, stops, values["k_max"], ks, sampling, values["batch"])
+    measured = measured_facts(
+        (values["target"], target), None if draft is None else (values["draft"] or values["target"], draft), methods,
+        sampling, planting=planting, dtype=_dtype(values, device), prompts=len(found.prompts),
+    )  # fmt: skip
+    job = AcceptanceJob(target, found.prompts, methods, stops, values["k_max"], ks, sampling, values["batch"], measured)
     asked = {
         "format": _FORMAT,
         "target": values["target"],
@@ -221,20 +238,40 @@ def _job(values: dict[str, Any], ks: tuple[int, ...]) -> tuple[AcceptanceJob, di
     return job, asked
 
 
-def _model(values: dict[str, Any], flag: str, device: Device) -> FlatModel:
-    from calibrate.latency.job import DTYPES
-    from calibrate.models import load_model
+def _dtype(values: dict[str, Any], device: Device) -> str:
+    return str(values["dtype"] or ("fp32" if device.backend == "cpu" else "bf16"))
+
+
+def _check_weights(values: dict[str, Any], flag: str) -> None:
+    """Refuse a model that is not there or has a configuration only; one look, since loading makes random weights.
+
+    Raises:
+        ScenarioError: flag, path, and what is needed.
+    """
     from specsim.errors import ScenarioError
 
     given = Path(values[flag]).expanduser()
     if not given.exists():
         raise ScenarioError(f"--{flag} {given}: no such file or folder; give one with weights")
-    dtype = DTYPES[values["dtype"] or ("fp32" if device.backend == "cpu" else "bf16")]
-    model = load_model(given, device=device.torch_device, dtype=dtype)
-    if model.source.startswith("random"):
+    if given.suffix != ".gguf" and not any(given.glob("*.safetensors")):
         raise ScenarioError(
             f"--{flag} {given}: has no weights, and acceptance of random ones says nothing; give a directory with "
             f"safetensors or a GGUF file"
+        )
+
+
+def _model(values: dict[str, Any], flag: str, device: Device) -> FlatModel:
+    from calibrate.latency.job import DTYPES
+    from calibrate.models import load_model
+    from specsim.errors import ScenarioError
+
+    _check_weights(values, flag)
+    given = Path(values[flag]).expanduser()
+    model = load_model(given, device=device.torch_device, dtype=DTYPES[_dtype(values, device)])
+    if model.source.startswith("random"):
+        raise ScenarioError(
+            f"--{flag} {given}: its weights are not those of a language model alone, and acceptance of random ones "
+            f"says nothing; give the language model by itself"
         )
     return model
 
@@ -260,19 +297,32 @@ def _draft(values: dict[str, Any], method: str, target: FlatModel, tokenizer: An
     return heads
 
 
-def _planting(tree: str | None, names: tuple[str, ...]) -> Planting:
+def _planting(values: dict[str, Any], names: tuple[str, ...]) -> Planting:
     """The shape of the drafts of heads."""
+    from calibrate.acceptance.facts import model_name
     from calibrate.acceptance.methods import PLANTED, WITH_TREES
-    from calibrate.drafters.planting import CHAIN, read_tree
+    from calibrate.drafters.planting import CHAIN, read_tree, tree_of_paths
+    from scenarios.acceptance import default_acceptance
+    from scenarios.models import catalogue_name
+    from specsim.cli.tree_input import is_levels, parse_tree
     from specsim.errors import ScenarioError
+    from specsim.trees import level_paths
 
-    if tree is None:
+    text = values["tree"]
+    if text is None:
         return CHAIN
-    if not any(name in PLANTED for name in names):
+    planted = next((name for name in names if name in PLANTED), None)
+    if planted is None:
         own = [name for name in names if name in WITH_TREES]
         more = f"; {own[0]} grows its own" if own else ""
         raise ScenarioError(f"--tree is for {', '.join(PLANTED)}, and --method says {', '.join(names)}{more}")
-    return read_tree(tree)
+    if not is_levels(text):
+        return read_tree(text)
+    # where the nodes of a level hang is not measured yet, so that what is published of the method decides
+    target = model_name(values["target"])
+    chain = default_acceptance(planted, catalogue_name(target) or target, None)[0].conditional
+    (levels,) = parse_tree(text).values()
+    return tree_of_paths(set(level_paths(chain, levels)), text)
 
 
 def _run(job: AcceptanceJob, work: Any) -> None:

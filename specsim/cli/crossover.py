@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from specsim.cli.doubts import say_doubts
 from specsim.cli.profile_input import StoredProfiles, profile_fills_in
 from specsim.cli.scenario_options import (
     deployment_from,
@@ -19,6 +20,7 @@ from specsim.cli.scenario_options import (
     speculation_options,
 )
 from specsim.cli.table_words import rewrite_words
+from specsim.cli.tree_input import parse_tree
 
 __all__ = ["crossover"]
 
@@ -77,7 +79,7 @@ def crossover(concurrency: str, speedup_at: str | None, seeds: int, seed: int, a
         also = ", for --acceptance-length too" if measured_too else ""
         usual = Speculation(values["method"] or "eagle").drafter.usual_k
         if values["tree"] is not None:
-            usual = len(parse_whole_numbers(values["tree"], "--tree", low=1))
+            usual = len(next(iter(parse_tree(values["tree"]).values())))
         assumed = (*assumed, f"--k was not given: {usual} is assumed{also}.")
         values["num_spec_tokens"] = str(usual)
     k = parse_whole_numbers(values["num_spec_tokens"], "--k", low=0)
@@ -115,6 +117,7 @@ def crossover(concurrency: str, speedup_at: str | None, seeds: int, seed: int, a
     question = resolve(
         deployment, speculation_from(values), Slo(), assumed=assumed, profile=kept.profile_of(deployment, Path())
     )
+    say_doubts([question])
     solved = None
     if measured is not None:
         question, implied = with_implied(question, settings, *measured)

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 __all__ = ["method_options", "model_of"]
 
 
-def model_of(given: str, flag: str) -> Model:
+def model_of(given: str, flag: str, *, to_load: bool = True) -> Model:
     """A model by what the user gave: files are loaded, names of the catalogue get random weights.
+
+    `to_load` False: only its shape is wanted, so that a GGUF file is not made loadable, which reads all its weights.
 
     Raises:
         ScenarioError: neither a file nor such a name.
@@ -24,14 +26,16 @@ def model_of(given: str, flag: str) -> Model:
     from specsim.errors import ScenarioError
 
     path = Path(given).expanduser()
-    if path.suffix == ".gguf":
-        from calibrate.models.gguf_file import converted
+    is_gguf = path.suffix == ".gguf"
+    if is_gguf:
+        from calibrate.models.gguf_file import converted, described
 
-        path = converted(path)
+        path = converted(path) if to_load else described(path)
     if path.exists():
         shape = model(str(path / "config.json" if path.is_dir() else path))
         name = named_like(shape) or (Path(given).name if path.is_dir() else path.parent.name) or shape.name
-        has_tokenizer = path.is_dir() and any((path / file).exists() for file in ("tokenizer.json", "tokenizer.model"))
+        files = ("tokenizer.json", "tokenizer.model")
+        has_tokenizer = is_gguf or (path.is_dir() and any((path / file).exists() for file in files))
         # the path of the file is of no use to whoever reads the points elsewhere
         return Model(name, path, asdict(replace(shape, name=name, source="its own config.json")), has_tokenizer)
     known = known_model(given)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specsim.cli.answer import refuse_db_without_store, stoppable
+from specsim.cli.doubts import say_doubts
 from specsim.cli.executor_options import WHERE, executor_from, executor_options
 from specsim.cli.profile_input import StoredProfiles, profile_fills_in
 from specsim.cli.said import command_line
@@ -73,6 +74,7 @@ def plan(db: str | None, no_store: bool, full: bool, as_json: bool, **values: An
         executor = executor_from(*where, settings.jobs)
         from specsim.planner.plan import prepare
 
+        say_doubts([question])
         job = prepare(question, trace, settings, policies=policies)
         result = _simulate(job, trace, db, said, executor, store_it=not no_store)
     if as_json:
@@ -182,7 +184,7 @@ def _assumed(values: dict[str, Any]) -> tuple[str, ...]:
         found.append(f"No --{missing} was given: {stand_in} is assumed.")
     if values["method"] is None:
         found.append("No --method was given: an EAGLE head is assumed.")
-    if values["acceptance"] is None and values["acceptance_length"] is None:
+    if values["acceptance"] is values["acceptance_length"] is values["acceptance_file"] is None:
         found.append("Acceptance is a published default, not yours (--acceptance, --acceptance-length).")
     return tuple(found)
 

@@ -105,7 +105,7 @@ _SPECULATION: tuple[tuple[str, str, Any], ...] = (
     ("acceptance_model", "acceptance_model", click.option(
         "--acceptance-model", metavar="KIND", help="replay, mixture, vector or constant; default: replay of a file.")),
     ("temperature", "temperature", click.option(
-        "--temperature", type=float, metavar="T", help="Sampling temperature, lowers published acceptance.")),
+        "--temperature", type=float, metavar="T", help="Sampling temperature; lowers published acceptance.")),
     ("draft_sampling", "draft_sampling", click.option(
         "--draft-sampling", metavar="KIND", help="greedy or probabilistic drafts at a temperature.")),
     ("tree_nodes", "tree_nodes", click.option(
@@ -113,7 +113,7 @@ _SPECULATION: tuple[tuple[str, str, Any], ...] = (
     ("topk", "topk", click.option(
         "--topk", type=int, metavar="N", help="Most children of a node of that tree; 1 is a chain.")),
     ("tree", "tree_levels", click.option(
-        "--tree", metavar="N[,N...]", help="Nodes by level of a static tree instead.")),
+        "--tree", metavar="TREE", help="Static tree instead: 4,8,8 nodes by level, or 4x2x1 candidates behind each.")),
     ("draft_tp", "draft_tp", click.option(
         "--draft-tp", type=int, metavar="N", help="GPUs that share the drafter; default: as the target.")),
     ("draft_dtype", "draft_weight_dtype", click.option(
@@ -213,14 +213,16 @@ def speculation_from(values: dict[str, Any], base: Speculation | None = None) ->
     if "acceptance" in given:
         given["acceptance"] = parse_numbers(given["acceptance"], "--acceptance")
     if "tree_levels" in given:
-        given["tree_levels"] = parse_whole_numbers(given["tree_levels"], "--tree", low=1)
+        from specsim.cli.tree_input import parse_tree
+
+        given |= parse_tree(given.pop("tree_levels"))
     if "acceptance_file" in given:  # a flag's path starts here, a scenario's at its own folder
         given["acceptance_file"] = os.path.abspath(os.path.expanduser(given["acceptance_file"]))
     if given.get("options") is not None:
         given["options"] = parse_named_numbers(given["options"], "--draft-option")
     acceptance = ("acceptance", "acceptance_length", "acceptance_length_k", "acceptance_file", "acceptance_drafter")
     use = ("task", "acceptance_model", "temperature", "draft_sampling")
-    tree: dict[str, Any] = {"tree_nodes": None, "topk": None, "tree_levels": ()}
+    tree: dict[str, Any] = {"tree_nodes": None, "topk": None, "tree_levels": (), "tree_branching": ()}
     cleared: dict[str, Any] = {}
     if "method" in given and drafter(given["method"]).name != start.method:
         own = ("draft", "task", "acceptance_model", "draft_tp", "draft_weight_dtype", "draft_kv_dtype")
@@ -228,7 +230,9 @@ def speculation_from(values: dict[str, Any], base: Speculation | None = None) ->
     if any(name in given for name in tree):
         cleared |= tree
     if any(name in given for name in acceptance):
-        cleared |= dict.fromkeys((*acceptance, *use))
+        # a file of measured requests is held against the temperature, figures are taken as of it
+        dropped = use[:2] if "acceptance_file" in given else use
+        cleared |= dict.fromkeys((*acceptance, *dropped))
     return replace(start, **{**cleared, **given})
 
 

@@ -58,8 +58,8 @@ def drafter_options(texts: tuple[str, ...], method: str, profile: LatencyProfile
     return found
 
 
-def drafter_weights(given: str | None, method: str) -> Model | Path | None:
-    """A draft model, or the folder of heads.
+def drafter_weights(given: str | None, method: str, *, to_load: bool = True) -> Model | Path | None:
+    """A draft model, or the folder of heads; `to_load` as in `model_of`.
 
     Raises:
         ScenarioError: the method runs none, or there is no such model or folder.
@@ -72,7 +72,7 @@ def drafter_weights(given: str | None, method: str) -> Model | Path | None:
     if method not in NEEDS_DRAFT:
         raise ScenarioError(f"--draft is for {', '.join(NEEDS_DRAFT)}, and the profile is of method {method}")
     if method not in HEADS:
-        return model_of(given, "--draft")
+        return model_of(given, "--draft", to_load=to_load)
     folder = Path(given).expanduser()
     if not folder.is_dir():
         raise ScenarioError(f"--draft {given}: no such folder; {method} needs {NEEDS_DRAFT[method]}")

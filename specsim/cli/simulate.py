@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from specsim.cli.doubts import say_doubts
 from specsim.cli.looked_at import TIMELINE_MB, LookedAt
 from specsim.cli.profile_input import StoredProfiles
 from specsim.cli.scenario_input import in_scenario, read_workload
@@ -173,6 +175,9 @@ def _prepare(item: ScenarioFile, flags: bool, policy: str | None, plain: bool, k
             item.deployment, grown(item.speculation, chosen), item.slo, assumed=assumed, folder=item.folder,
             profile=profile,
         )  # fmt: skip
+    if not chosen.num_spec_tokens:  # acceptance that is not used cannot mislead
+        question = replace(question, assumed=assumed, doubts=())
+    say_doubts([question])
     trace = read_workload(item.workload, folder=item.folder, seed=item.plan.seed)
     with in_scenario(item.path.name, flags=flags):
         question = by_task(question, trace, folder=item.folder)

@@ -46,7 +46,7 @@ def overruled(
 
 def grown(speculation: Speculation, policy: PolicySpec) -> Speculation:
     """The speculation whose tree, where one is grown, is grown for the depth that is run."""
-    if policy.num_spec_tokens and speculation.has_tree and not speculation.tree_levels:
+    if policy.num_spec_tokens and speculation.has_tree and not speculation.static_levels:
         return replace(speculation, num_spec_tokens=(policy.num_spec_tokens,))
     return speculation
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specsim.cli.answer import refuse_db_without_store, stoppable
+from specsim.cli.doubts import say_doubts
 from specsim.cli.executor_options import WHERE, executor_from, executor_options
 from specsim.cli.said import command_line
 from specsim.cli.scenario_options import deployment_options, slo_options, speculation_options
@@ -119,9 +120,11 @@ def sweep(
         if find is not None and along is not None:
             width = _WIDTH if width is None else width
             asked, search = read_find(base, values, axes, along, kind=find, width=width, **paired)
+            say_doubts(asked.drafting)
             result = _find(asked, search, said_of, db, said, executor, store_it=not no_store)
         else:
             asked = read_sweep(base, values, axes, **paired)
+            say_doubts(asked.drafting)
             result = _simulate(asked, said_of, db, said, executor, store_it=not no_store)
     if csv_file is not None:
         from specsim.report.files import whole_file

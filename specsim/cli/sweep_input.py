@@ -30,6 +30,12 @@ MOST_POINTS = 20_000
 """The answer has every metric of every point."""
 
 
+_IDLE = (
+    "Policy static:0 is speculation that is loaded and never used: the drafter keeps its memory and its machinery its "
+    "share of every step. Policy off has neither, so that the two are not the same."
+)
+
+
 @dataclass(frozen=True)
 class Sweep:
     """A sweep, and what is to be said of it."""
@@ -42,6 +48,13 @@ class Sweep:
     notes: tuple[str, ...]
     find: Mapping[str, Any] | None = None
     """What is searched, and where; None: the grid is run."""
+
+    @property
+    def drafting(self) -> list[Question]:
+        """Questions that some point asks with drafts; the others take nothing from what is known of acceptance."""
+        points = (point for cell in self.job.cells for point in cell.points)
+        places = sorted({point.question for point in points if point.policy.num_spec_tokens})
+        return [self.job.questions[place] for place in places]
 
     def says(self) -> dict[str, Any]:
         """The part of the answer that repeats what was asked, and where its numbers are from."""
@@ -288,8 +301,13 @@ def _sweep(reader: _Reader, cells: Sequence[Cell], axes: Sequence[Axis], against
     if len(reader.seeds) > 1:
         covered = "arrivals, lengths and luck" if drawn else "luck alone, since the requests are those of the log"
         notes.append(f"A seed is the same requests and the same luck at every point; intervals cover {covered}.")
+    policies = {point.policy for cell in cells for point in cell.points}
+    if any(policy.kind == "static" and not policy.num_spec_tokens for policy in policies):
+        notes.append(_IDLE)
     job = SweepJob(tuple(cells), reader.questions, reader.traces, reader.seeds)
-    return Sweep(job, reader.items, tuple(axes), against, tuple(notes))
+    found = Sweep(job, reader.items, tuple(axes), against, tuple(notes))
+    doubts = dict.fromkeys(doubt for question in found.drafting for doubt in question.doubts)
+    return replace(found, notes=(*notes, *doubts))
 
 
 def _refuse_same(reader: _Reader, axes: Sequence[Axis]) -> None:

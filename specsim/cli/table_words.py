@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["rewrite_words"]
 
-_LEVELS = re.compile(r"\s*[0-9]+\s*(,\s*[0-9]+\s*)*")
 _DECIMAL = re.compile(r"\s*[0-9]+\.[0-9]+\s*")
 
 
@@ -142,12 +141,14 @@ def _dtypes(values: dict[str, Any]) -> None:
 
 
 def _tree(values: dict[str, Any], said: list[str]) -> None:
-    """A tree in words becomes its depth, nodes and topk; a list of level widths stays, once it is checked."""
+    """A tree in words becomes its depth, nodes and topk; nodes by level stay, once they are checked, and so do
+    candidates behind each node."""
     text = values["tree"]
     if text is None:
         return
     from scenarios.published.tree_words import tree_words
     from specsim.cli.scenario_options import parse_whole_numbers
+    from specsim.cli.tree_input import is_branching, is_levels
     from specsim.config import Speculation
     from specsim.errors import ScenarioError
 
@@ -159,7 +160,9 @@ def _tree(values: dict[str, Any], said: list[str]) -> None:
             raise ScenarioError(f"--k takes one number here, got {given}; run the command for each")
         k = numbers[0]
     method = Speculation(values["method"] or "eagle").method
-    levels = _LEVELS.fullmatch(text) is not None
+    if is_branching(text):
+        return
+    levels = is_levels(text)
     # the first levels of a static tree are one too: a smaller k is a choice there, no contradiction
     tree = tree_words(text, k=None if levels else k, method=method, engine=values["engine"] or "")
     if levels:

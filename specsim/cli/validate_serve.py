@@ -56,7 +56,7 @@ __all__ = ["serve"]
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of a CPU.  [default: the profile's]")
 @click.option("--fitted-batches", is_flag=True, help="Allow loads whose batches the fit has seen; the result says so.")
 @click.option("--budget", metavar="TIME", help="Make no run that would not end within it, e.g. 60s.  [default: all]")
-@click.option("--dry-run", is_flag=True, help="Say what would be done and for how long, and end.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done and for how long; nothing is loaded or measured.")
 @click.option("--append-to", metavar="FILE.jsonl", help="Add the result to the rows that validation pages print.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of prompts, arrivals and luck.")
 @click.option("--db", envvar="SPECSIM_DB", metavar="PATH|URL", help="Results database.  [default: specsim.db]")
@@ -85,9 +85,14 @@ def serve(**values: Any) -> None:
     if values["append_to"] is not None:
         check_file("--append-to", values["append_to"], (".jsonl",), force=True)
     budget_s = math.inf if values["budget"] is None else seconds_of(values["budget"])
-    ready = prepared(values, say=_say)
     if values["dry_run"]:
+        from specsim.cli.validation_dry import planned
+
+        plan = planned(values, say=_say)
+        if values["as_json"]:
+            click.echo(json.dumps(plan, allow_nan=False))
         return
+    ready = prepared(values, say=_say)
     serving = ready.server.serving(ready.world, ready.server.reference(ready.device, ready.world.off.profile))
     runs, complete = _made(ready.world, serving, budget_s)
     result = ready.result(runs, complete)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specsim.cli.doubts import say_doubts
 from specsim.cli.model_input import model_of
 from specsim.cli.scenario_options import parse_numbers, parse_whole_numbers, refuse_doubles
 from specsim.cli.served_method import drafter_options, drafter_weights, forced_acceptance, whole_of
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
     from calibrate.validation.runs import Run
     from calibrate.validation.server import Server
     from calibrate.validation.world import Load, World
+    from specsim.acceptance import PerPosition
     from specsim.config import PolicySpec
     from specsim.planner.question import Question
     from specsim.profiles import LatencyProfile
     from specsim.traces.model import Trace
 
-__all__ = ["Ready", "prepared"]
+__all__ = ["Asked", "Ready", "asked", "minutes_said", "prepared", "runs_said"]
 
 _CLOCKS = {"wall": "wall", "device events": "device", "processor time": "cpu"}
 """How a profile calls a clock -> `calibrate.latency.device.CLOCKS`."""
@@ -75,19 +77,52 @@ class Ready:
         }
 
 
-def prepared(values: Mapping[str, Any], *, say: Callable[[str], None]) -> Ready:
-    """Read, check, load, and say how long it will take.
+@dataclass(frozen=True)
+class Asked:
+    """What the flags ask for, read and checked before any weights are loaded."""
+
+    values: Mapping[str, Any]
+    method: str
+    """How drafts are made; none where the profile is without speculation."""
+    options: Mapping[str, float]
+    forced: PerPosition | None
+    trace: Trace
+    loads: tuple[Load, ...]
+    device: Device
+    dtype: str
+    target: Model
+    draft: Model | Path | None
+    question: Question
+    texts: Sequence[str]
+    checks: Sequence[str]
+
+    @property
+    def measures_acceptance(self) -> bool:
+        """Whether acceptance is measured before anything is served."""
+        return self.method != "none" and self.forced is None and self.values["acceptance_file"] is None
+
+    def world(self, question: Question) -> World:
+        """What is served and predicted, once acceptance is known."""
+        from calibrate.validation.world import World
+
+        return World(
+            trace=self.trace, off=question.off, on=question.on,
+            policies=_policies(self.values, question, self.trace), loads=self.loads,
+            acceptance=None if self.method == "none" else question.acceptance, forced=self.forced is not None,
+            repeats=self.values["repeats"], seed=self.values["seed"],
+        )  # fmt: skip
+
+
+def asked(values: Mapping[str, Any], *, to_load: bool = True) -> Asked:
+    """Read and check; `to_load` False: nothing is made ready for loading.
 
     Raises:
         ScenarioError, ProfileError, CatalogueError, TraceError: a flag, a file, or things that do not fit together.
     """
     from calibrate.acceptance.methods import METHODS
-    from calibrate.latency.device import find_device, memory_suffices
+    from calibrate.latency.device import find_device
     from calibrate.latency.job import DTYPES
     from calibrate.validation.overlap import overlap_sentences, shared_loads
-    from calibrate.validation.runs import predicted_s
-    from calibrate.validation.server import open_server
-    from calibrate.validation.world import World
     from specsim.cli.profile_input import StoredProfiles, points_file
     from specsim.errors import ScenarioError
 
@@ -108,11 +143,11 @@ def prepared(values: Mapping[str, Any], *, say: Callable[[str], None]) -> Ready:
     if dtype not in DTYPES:
         raise ScenarioError(f"--profile {values['profile']}: weights in {dtype}, and the reference engine serves "
                             f"{', '.join(DTYPES)}; give a profile of one of those")  # fmt: skip
-    target = model_of(values["target"], "--target")
+    target = model_of(values["target"], "--target", to_load=to_load)
     if target.name != covers.get("target", target.name):
         raise ScenarioError(f"--target {values['target']}: is {target.name}, and the profile was measured for "
                             f"{covers['target']}; give that, or another profile")  # fmt: skip
-    draft = drafter_weights(values["draft"], method)
+    draft = drafter_weights(values["draft"], method, to_load=to_load)
     question = _question(profile, target, draft, options, values, loads)
     path = points_file(values["profile"])
     points = None if path is None else _points(path)
@@ -121,30 +156,50 @@ def prepared(values: Mapping[str, Any], *, say: Callable[[str], None]) -> Ready:
         raise ScenarioError(f"--concurrency {', '.join(map(str, shared))}: the fit of the profile has seen batches of "
                             f"so many requests, and would be judged by what it was fitted to; give others, or "
                             f"--fitted-batches")  # fmt: skip
-    with memory_suffices("give a smaller --target or --draft, or another --device"):
-        server = open_server(
-            target, device, dtype=dtype, method=method, draft=draft,
-            options=options, texts=[_text(name) for name in values["texts"]],
-            syncs_at_zero=profile.at_zero_drafts == "synced", seed=values["seed"],
-        )  # fmt: skip
-    checks = [*overlap_sentences(loads, points), *_device_checks(profile, device)]
+    texts = [_text(name) for name in values["texts"]]
     if forced is not None:
         question = replace(question, acceptance=forced, acceptance_source=forced.name)
-    elif method != "none" and values["acceptance_file"] is None:
+    checks = [*overlap_sentences(loads, points), *_device_checks(profile, device), *question.doubts]
+    return Asked(values, method, options, forced, trace, loads, device, dtype, target, draft, question, texts, checks)
+
+
+def prepared(values: Mapping[str, Any], *, say: Callable[[str], None]) -> Ready:
+    """Read, check, load, and say how long it will take.
+
+    Raises:
+        ScenarioError, ProfileError, CatalogueError, TraceError: see `asked`, or what cannot be loaded.
+    """
+    from calibrate.latency.device import memory_suffices
+    from calibrate.validation.server import open_server
+
+    given = asked(values)
+    question = given.question
+    say_doubts([question])
+    with memory_suffices("give a smaller --target or --draft, or another --device"):
+        server = open_server(
+            given.target, given.device, dtype=given.dtype, method=given.method, draft=given.draft,
+            options=given.options, texts=given.texts,
+            syncs_at_zero=question.on.profile.at_zero_drafts == "synced", seed=values["seed"],
+        )  # fmt: skip
+    if given.measures_acceptance:
         say(f"measuring acceptance on {values['acceptance_prompts']} other prompts")
-        model = server.acceptance(trace, values["acceptance_prompts"], values["k"], question.on.limits)
+        model = server.acceptance(given.trace, values["acceptance_prompts"], values["k"], question.on.limits)
         question = replace(question, acceptance=model, acceptance_source=model.name)
-    checks.append(_of_acceptance(values, method, question))
-    policies = _policies(values, question, trace)
-    world = World(
-        trace=trace, off=question.off, on=question.on, policies=policies, loads=loads,
-        acceptance=None if method == "none" else question.acceptance, forced=forced is not None,
-        repeats=values["repeats"], seed=values["seed"],
-    )  # fmt: skip
-    runs = world.repeats * len(loads) * len(policies)
-    say(f"{runs} runs ({len(loads)} loads x {len(policies)} arms x {world.repeats} repeats): about "
-        f"{_minutes(predicted_s(world))} by the profile's clock")  # fmt: skip
-    return Ready(world, server, device, _facts(values, question, trace, server, device, world), checks)
+    world = given.world(question)
+    say(runs_said(world))
+    facts = _facts(values, question, given.trace, server, given.device, world)
+    return Ready(world, server, given.device, facts, [*given.checks, _of_acceptance(values, given.method, question)])
+
+
+def runs_said(world: World) -> str:
+    """How many runs, and how long they should take."""
+    from calibrate.validation.runs import predicted_s
+
+    loads, arms = len(world.loads), len(world.policies)
+    return (
+        f"{world.repeats * loads * arms} runs ({loads} loads x {arms} arms x {world.repeats} repeats): about "
+        f"{minutes_said(predicted_s(world))} by the profile's clock"
+    )
 
 
 def _trace(values: Mapping[str, Any]) -> Trace:
@@ -241,8 +296,9 @@ def _question(
         method = "ngram"
     acceptance: dict[str, Any] = {"acceptance": (0.5,) * values["k"]}
     if values["acceptance_file"] is not None:
+        # the reference engine serves greedily
         acceptance = {"acceptance_file": os.path.abspath(values["acceptance_file"]),
-                      "acceptance_drafter": values["acceptance_drafter"]}  # fmt: skip
+                      "acceptance_drafter": values["acceptance_drafter"], "temperature": 0.0}  # fmt: skip
     numbers = {key: int(value) for key, value in options.items() if key in drafter(method).options}
     heads = whole_of(profile.covers, "draft_heads", profile.name)
     if drafter(method).mode == "heads" and heads is not None:
@@ -291,8 +347,8 @@ def _of_acceptance(values: Mapping[str, Any], method: str, question: Question) -
                 f"{values['k']}: served and predicted rounds are the same, so that errors are of step times and "
                 f"scheduling alone.")  # fmt: skip
     if values["acceptance_file"] is not None:
-        return (f"Acceptance is that of {values['acceptance_file']}; whether its prompts are others than those served "
-                f"is not known here.")  # fmt: skip
+        return (f"Acceptance is that of {values['acceptance_file']} ({question.acceptance_source}); whether its "
+                f"prompts are others than those served is not known here.")  # fmt: skip
     where = "other parts of the text" if values["texts"] else "other drawn tokens"
     return (f"Acceptance was measured on {values['acceptance_prompts']} prompts out of {where}: "
             f"{question.acceptance.expected_length(values['k']):.2f} tokens a round at k = {values['k']}.")  # fmt: skip
@@ -325,7 +381,8 @@ def _text(name: str) -> str:
         raise ScenarioError(f"--text {name}: cannot be read: {reason}; give a text file") from None
 
 
-def _minutes(seconds: float) -> str:
+def minutes_said(seconds: float) -> str:
+    """`12 s`, or `3 min`."""
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 

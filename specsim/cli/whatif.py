@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specsim.cli.answer import refuse_db_without_store, stoppable
+from specsim.cli.doubts import say_doubts
 from specsim.cli.executor_options import WHERE, executor_from, executor_options
 from specsim.cli.profile_input import StoredProfiles
 from specsim.cli.said import command_line
@@ -80,6 +81,7 @@ def whatif(db: str | None, no_store: bool, full: bool, as_json: bool, **values: 
 
         where = values.pop("executor"), values.pop("address")
         job = read_job(values, StoredProfiles(db, read=not no_store))
+        say_doubts(job.questions)
         executor = executor_from(*where, job.settings.jobs)
         result = _simulate(job, db, said, executor, store_it=not no_store)
     if as_json:

@@ -125,6 +125,8 @@ class HeldOut:
     """[fits, k, measure]: figures of the half that was fitted."""
     predicted: Mapping[str, np.ndarray]
     """model -> [fits, replications, k, measure]."""
+    measured_on: str = ""
+    """What the requests were measured on, as their file says; empty: it does not."""
 
     def bias(self, model: str) -> np.ndarray:
         """[k, measure]: signed error of the mean prediction over all fits against the mean measurement."""
@@ -172,6 +174,7 @@ class HeldOut:
         models = {model: (self.bias(model), self.one_half(model), self.errors(model)) for model in MODELS}
         return {
             "name": self.name,
+            "measured_on": self.measured_on or None,
             "halves": self.halves,
             "requests": self.requests,
             "splits": self.splits,
@@ -245,7 +248,10 @@ def held_out(
         measured, fitted = (np.array([one[part] for one in own]) for part in ("measured", "fitted"))
         predicted = {model: np.array([one[model] for one in own]) for model in MODELS}
         number = len(requests.runs)
-        results.append(HeldOut(requests.name, way, number, count, tuple(ks), everything, measured, fitted, predicted))
+        on = "" if requests.on is None else requests.on.sentence
+        results.append(
+            HeldOut(requests.name, way, number, count, tuple(ks), everything, measured, fitted, predicted, on)
+        )
     return results
 
 

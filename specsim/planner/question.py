@@ -126,6 +126,8 @@ class Question:
     """target, draft, gpu as the catalogue spells them."""
     assumed: tuple[str, ...] = ()
     """Sentences on what the user did not say and specsim chose."""
+    doubts: tuple[str, ...] = ()
+    """Those of them on measured requests that may be of something else than is asked about; also said as warnings."""
 
     def side(self, policy: PolicySpec) -> Side:
         """The side that a policy runs on."""

@@ -82,6 +82,8 @@ def held_out_text(results: Sequence[HeldOut], *, color: bool = False) -> str:
     page = Page(color=color)
     for result in results:
         page.heading(_title(result))
+        if result.measured_on:
+            page.line(f"measured {result.measured_on}")
         page.table(_COLUMNS, [list(row) for row in _rows(result)], left=2)
     page.line()
     page.line(_READING.replace("`", ""))
@@ -95,6 +97,8 @@ def held_out_page(results: Sequence[HeldOut], command: str) -> str:
         parts.append(_RUNAWAYS)
     for result in results:
         parts.append(f"## {_title(result)}")
+        if result.measured_on:
+            parts.append(f"Measured {result.measured_on}.")
         lines = [f"| {' | '.join(_COLUMNS)} |", f"|{' --- |' * len(_COLUMNS)}"]
         lines += [f"| {' | '.join(row)} |" for row in _rows(result)]
         parts.append("\n".join(lines))

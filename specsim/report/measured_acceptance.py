@@ -30,6 +30,8 @@ def measured_acceptance_text(
     page = Page(color=color)
     for summary in summaries:
         page.heading(f"{summary.name}: {summary.requests} requests, {summary.output_tokens:,} output tokens")
+        if summary.measured_on is not None:
+            page.line(f"measured {summary.measured_on}")
         tasks = list(summary.by_k[0].by_task) if summary.by_k else []
         wanted = [] if wanted_interval is None else ["prompts"]
         page.table(

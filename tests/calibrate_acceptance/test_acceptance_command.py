@@ -51,6 +51,12 @@ def run(models: Path, *words: str, out: str = "a.jsonl", draft: bool = False) ->
     return CliRunner().invoke(cli, ["calibrate", "acceptance", *flags, *words])
 
 
+def used_by(models: Path, *words: str) -> list[str]:
+    """A crossover of the target that was measured, at lengths that fit it."""
+    target = ["--target", str(models / "target"), "--isl", "40", "--osl", "20", "--seeds", "3"]
+    return ["crossover", *target, *words]
+
+
 def rows_of(path: str) -> list[dict[str, Any]]:
     raw = Path(path).read_bytes()
     return [json.loads(line) for line in (gzip.decompress(raw) if path.endswith(".gz") else raw).splitlines()]
@@ -67,7 +73,7 @@ def test_greedy_acceptance_is_measured_and_used(models: Path) -> None:
     rows = rows_of("a.jsonl")
     assert [row["request"] for row in rows] == [p["id"] for p in PROMPTS]
     assert list(rows[0]) == [
-        "request", "task", "prompt_tokens", "output_tokens", "k_max", "ngram", "ngram_drafts", "layer_skip",
+        "request", "task", "prompt_tokens", "output_tokens", "k_max", "measured", "ngram", "ngram_drafts", "layer_skip",
         "draft_model", "suffix_rounds", "suffix_rounds_drafts",
     ]  # fmt: skip
     for row in rows:
@@ -81,7 +87,7 @@ def test_greedy_acceptance_is_measured_and_used(models: Path) -> None:
     assert set(said[2]["by_k"][1]["by_task"]) == {"chat", "code"} == set(draft.tasks)
     assert not list(Path().glob("*.unfinished"))
     for method in ("suffix", "ngram"):
-        words = ["crossover", "--method", method, "--k", "3", "--acceptance-file", "a.jsonl", "--concurrency", "1,8"]
+        words = used_by(models, "--method", method, "--k", "3", "--acceptance-file", "a.jsonl", "--concurrency", "1,8")
         used = CliRunner().invoke(cli, words)
         assert used.exit_code == 0, used.output
         assert f"measured {method} in a.jsonl: 5 requests" in used.output
@@ -106,8 +112,8 @@ def test_heads_are_measured_and_used(models: Path, method: str, tmp_path: Path) 
     done = run(models, "--method", method, "--draft", str(folder), "--k-max", "4", "--k", "3")
     assert done.exit_code == 0, done.output
     assert {len(row[method]) == row["output_tokens"] for row in rows_of("a.jsonl")} == {True}
-    words = ["crossover", "--method", method, "--k", "3", "--acceptance-file", "a.jsonl", "--concurrency", "4"]
-    used = CliRunner().invoke(cli, words if method != "mtp" else [*words, "--target", "glm-4.5-air", "--tp", "8"])
+    words = used_by(models, "--method", method, "--k", "3", "--acceptance-file", "a.jsonl", "--concurrency", "4")
+    used = CliRunner().invoke(cli, words)
     assert used.exit_code == 0, used.output
     assert f"measured {method} in a.jsonl: 5 requests" in used.output
 
@@ -137,7 +143,7 @@ def test_trees_and_lookahead_are_measured_and_used(models: Path, tmp_path: Path)
         assert max(row["eagle2_rounds_drafts"]["3"]) == 3
         assert row["eagle2_tree"] == "60 nodes, topk 10"
         assert "eagle_tree" not in row
-    chain = ("crossover", "--k", "3", "--concurrency", "4", "--acceptance-file")
+    chain = used_by(models, "--k", "3", "--concurrency", "4", "--acceptance-file")
     without = CliRunner().invoke(cli, [*chain, "static.jsonl", "--method", "eagle"])
     assert without.exit_code == 2
     assert "was measured over trees (2,1,1), and speculation verifies a chain" in without.stderr
@@ -177,7 +183,10 @@ def test_an_mtp_module_lies_in_the_targets_own_folder(models: Path, tmp_path: Pa
     assert done.exit_code == 0, done.output
     apart = run(models, "--method", "mtp", "--draft", str(folder), "--k-max", "3", "--k", "3", out="b.jsonl")
     assert apart.exit_code == 0, apart.output
-    assert Path("a.jsonl").read_bytes() == Path("b.jsonl").read_bytes()
+    ours, theirs = ([row | {"measured": None} for row in rows_of(path)] for path in ("a.jsonl", "b.jsonl"))
+    assert ours == theirs
+    named = [rows_of(path)[0]["measured"]["drafters"]["mtp"]["model"]["name"] for path in ("a.jsonl", "b.jsonl")]
+    assert named == ["target", "head"]
 
 
 def test_a_head_with_a_tokenizer_of_other_tokens_is_refused(models: Path, tmp_path: Path) -> None:
@@ -211,7 +220,7 @@ def test_the_same_whatever_the_batch_and_packed_alike(models: Path) -> None:
     assert other.exit_code == 0
     assert rows_of("d.jsonl") != rows_of("a.jsonl")
     used = CliRunner().invoke(
-        cli, ["crossover", "--method", "suffix", "--k", "2", "--acceptance-file", "a.jsonl", "--concurrency", "4"]
+        cli, used_by(models, "--method", "suffix", "--k", "2", "--acceptance-file", "a.jsonl", "--concurrency", "4")
     )
     assert used.exit_code == 0, used.output
 

@@ -286,7 +286,7 @@ BAD = [
     ({"acceptance": (0.5,), "acceptance_file": "x"}, "exclude each other"),
     ({"acceptance_length": 2.0, "acceptance_file": "x"}, "exclude each other"),
     ({"acceptance": (0.5,), "temperature": 0.7}, "leave it out"),
-    ({"acceptance_file": "x", "temperature": 0.7}, "leave it out"),
+    ({"acceptance_length": 2.0, "temperature": 0.7}, "leave it out"),
     ({"temperature": -0.1}, "must lie in 0..2"),
     ({"temperature": float("nan")}, "temperature must be a finite number"),
     ({"temperature": 2.1}, "must lie in 0..2"),

@@ -70,7 +70,7 @@ def _speculative(w: Writer) -> dict[str, Any] | None:
     if offered.name in _STEPS:
         found["speculative_num_steps"] = k
         found["speculative_eagle_topk"] = 1 if w.tree is None else w.tree[1]
-        if w.tree is not None and w.question.speculation.tree_levels:
+        if w.tree is not None and w.question.speculation.static_levels:
             w.warn("SGLang grows its trees by confidence: a static tree becomes one of the same number of drafts.")
     found["speculative_num_draft_tokens"] = verified + 1
     if offered.name in ("DFLASH", "DSPARK"):
