@@ -40,6 +40,7 @@ __all__ = [
     "Method",
     "Positions",
     "build_method",
+    "chosen_options",
 ]
 
 Draft = FlatModel | MedusaHeads | FeatureHead
@@ -111,6 +112,23 @@ WITH_TREES: tuple[str, ...] = ("eagle2", "lookahead")
 """Methods that always draft trees."""
 
 
+def chosen_options(name: str, options: Mapping[str, float]) -> dict[str, float]:
+    """Every option of a method, those given over its defaults.
+
+    Raises:
+        ScenarioError: not among `METHODS`, or an option that it does not have.
+    """
+    if name not in METHODS:
+        raise ScenarioError(f"'{name}' cannot be run here{nearest(name, METHODS)}; there are {', '.join(METHODS)}")
+    values = dict(_DEFAULTS[name])
+    for key, value in options.items():
+        if key not in values:
+            there = ", ".join(values) or "none"
+            raise ScenarioError(f"{name} has no option '{key}'{nearest(key, values)}; its options: {there}")
+        values[key] = value
+    return values
+
+
 def build_method(
     name: str,
     target: FlatModel,
@@ -131,14 +149,7 @@ def build_method(
     Raises:
         ScenarioError: not among `METHODS`, an option that it does not have, a draft model missing, or two trees.
     """
-    if name not in METHODS:
-        raise ScenarioError(f"'{name}' cannot be run here{nearest(name, METHODS)}; there are {', '.join(METHODS)}")
-    values = dict(_DEFAULTS[name])
-    for key, value in options.items():
-        if key not in values:
-            there = ", ".join(values) or "none"
-            raise ScenarioError(f"{name} has no option '{key}'{nearest(key, values)}; its options: {there}")
-        values[key] = value
+    values = chosen_options(name, options)
     whole = {key: int(value) for key, value in values.items()}
     if name in NEEDS_DRAFT and draft is None:
         raise ScenarioError(f"{name} needs {NEEDS_DRAFT[name]}; give it with --draft")

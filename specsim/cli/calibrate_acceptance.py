@@ -169,7 +169,7 @@ def _job(values: dict[str, Any], ks: tuple[int, ...]) -> tuple[AcceptanceJob, di
     """The measurement, and all that a continued one must have in common with it."""
     from calibrate.acceptance.facts import measured_facts
     from calibrate.acceptance.job import AcceptanceJob
-    from calibrate.acceptance.methods import HEADS, NEEDS_DRAFT, PLANTED, WITHIN_TARGET, build_method
+    from calibrate.acceptance.methods import HEADS, NEEDS_DRAFT, PLANTED, WITHIN_TARGET, build_method, chosen_options
     from calibrate.acceptance.prompts import check_prompts, lines_of, read_prompts
     from calibrate.drafters.planting import CHAIN
     from calibrate.engine.verify import Sampling
@@ -184,13 +184,22 @@ def _job(values: dict[str, Any], ks: tuple[int, ...]) -> tuple[AcceptanceJob, di
     needing = [name for name in names if name in NEEDS_DRAFT]
     if len({HEADS.get(name, name) for name in needing}) > 1:
         raise ScenarioError(f"--draft is for one method, and {' and '.join(needing)} need one; run them one by one")
+    lacking = next((name for name in needing if not values["draft"] and name not in WITHIN_TARGET), None)
+    if lacking is not None:
+        raise ScenarioError(f"{lacking} needs {NEEDS_DRAFT[lacking]}; give it with --draft")
     if values["draft"] and not needing:
         raise ScenarioError(f"--draft is for {', '.join(NEEDS_DRAFT)}, and --method says {', '.join(names)}")
     options = method_options(values["draft_option"], names)
+    for name in names:
+        chosen_options(name, options[name])
     planting = _planting(values, names)
     # a look at the files comes before any weights are read, which takes minutes
     check_prompts(values["prompts"], strict=values["strict"])
     _check_weights(values, "target")
+    if needing and needing[0] in HEADS:
+        _head_folder(values, needing[0])
+    elif needing:
+        _check_weights(values, "draft")
     place = Path(values["target"]).expanduser()
     tokenizer, config = find_tokenizer(place), configuration(place)
     found = read_prompts(
@@ -278,23 +287,31 @@ def _model(values: dict[str, Any], flag: str, device: Device) -> FlatModel:
 
 def _draft(values: dict[str, Any], method: str, target: FlatModel, tokenizer: Any, device: Device) -> Draft:
     """A draft model, or the heads of a method; both refused where they speak other tokens than the target."""
-    from calibrate.acceptance.methods import HEADS, NEEDS_DRAFT
+    from calibrate.acceptance.methods import HEADS
     from calibrate.models.vocabulary import check_same_tokens, check_vocabulary, find_tokenizer
-    from specsim.errors import ScenarioError
 
     if method not in HEADS:
         model = _model(values, "draft", device)
         check_vocabulary(target, tokenizer, model, find_tokenizer(values["draft"]))
         return model
-    folder = Path(values["draft"] or values["target"]).expanduser()
-    if not folder.is_dir():
-        said = f"--draft {folder}: no such folder" if values["draft"] else f"--target {folder} is no folder"
-        raise ScenarioError(f"{said}; {method} needs {NEEDS_DRAFT[method]}, given with --draft")
+    folder = _head_folder(values, method)
     heads = HEADS[method](folder, target)
     theirs = find_tokenizer(folder)
     if tokenizer is not None and theirs is not None:
         check_same_tokens(values["target"], tokenizer, str(folder), theirs)
     return heads
+
+
+def _head_folder(values: dict[str, Any], method: str) -> Path:
+    """Where the heads of a method lie; within the target's own folder where no other is given."""
+    from calibrate.acceptance.methods import NEEDS_DRAFT
+    from specsim.errors import ScenarioError
+
+    folder = Path(values["draft"] or values["target"]).expanduser()
+    if not folder.is_dir():
+        said = f"--draft {folder}: no such folder" if values["draft"] else f"--target {folder} is no folder"
+        raise ScenarioError(f"{said}; {method} needs {NEEDS_DRAFT[method]}, given with --draft")
+    return folder
 
 
 def _planting(values: dict[str, Any], names: tuple[str, ...]) -> Planting:

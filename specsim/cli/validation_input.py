@@ -119,7 +119,7 @@ def asked(values: Mapping[str, Any], *, to_load: bool = True) -> Asked:
     Raises:
         ScenarioError, ProfileError, CatalogueError, TraceError: a flag, a file, or things that do not fit together.
     """
-    from calibrate.acceptance.methods import METHODS
+    from calibrate.acceptance.methods import METHODS, chosen_options
     from calibrate.latency.device import find_device
     from calibrate.latency.job import DTYPES
     from calibrate.validation.overlap import overlap_sentences, shared_loads
@@ -134,6 +134,8 @@ def asked(values: Mapping[str, Any], *, to_load: bool = True) -> Asked:
         raise ScenarioError(f"--profile {values['profile']}: of method {method}, and the reference engine serves "
                             f"{', '.join(served)}; give a profile of one of those")  # fmt: skip
     options = drafter_options(values["draft_option"], method, profile)
+    if method != "none":
+        chosen_options(method, options)
     forced = forced_acceptance(values, method)
     trace, loads = _trace(values), _loads(values)
     clock = values["clock"] or _CLOCKS.get(covers.get("clock", "wall"), "wall")
