@@ -175,8 +175,8 @@ def scaled_to_layers(cost: PassCost, ratio: float, outside_s: float = 0.0) -> Pa
 def _with_sampling(
     lines: Mapping[str, float], costs: Mapping[str, PassCost], points: Sequence[Point], drafter: Drafter | None
 ) -> tuple[dict[str, float], dict[str, PassCost]]:
-    """Sampling: each row belongs to its pass, what does not grow with rows to the step, or to a pass of the drafter; of
-    heads that run at once it is in the steps that were measured with them, where there are such."""
+    """Sampling: each row belongs to its pass, what does not grow with rows to the step, or to a pass of the drafter;
+    steps that were measured with the drafter hold it already, where there are such."""
     lines, costs = dict(lines), dict(costs)
     for role, cost in costs.items():
         rows = [(p.rows, p.seconds) for p in points if p.kind == "sample" and p.role == role and not p.is_holdout]
@@ -184,12 +184,10 @@ def _with_sampling(
             continue
         start, slope = _line(rows)
         costs[role] = replace(cost, sample_row_s=slope)
-        if role == "draft" and not (
-            drafter is not None and drafter.mode == "heads" and _has_host(points, drafter.name)
-        ):
-            costs[role] = replace(costs[role], fixed_s=cost.fixed_s + start)
-        elif role == "target":
+        if role == "target":
             lines["host_s"] = start
+        elif drafter is None or not _has_host(points, drafter.name):
+            costs[role] = replace(costs[role], fixed_s=cost.fixed_s + start)
     return lines, costs
 
 

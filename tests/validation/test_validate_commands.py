@@ -60,8 +60,10 @@ def specsim(*words: str) -> Result:
 
 def serve(home: Path, *words: str, profile: str = "p-ngram.json") -> Result:
     """Words that say what a usual one says replace it."""
-    usual = ("--isl", "12", "--osl", "8", "--requests", "7", "--concurrency", "5", "--repeats", "2", "--k", "2",
-             "--acceptance-prompts", "4", *SMALL)  # fmt: skip
+    usual: tuple[str, ...] = (
+        "--isl", "12", "--osl", "8", "--requests", "7", "--concurrency", "5", "--repeats", "2", "--k", "2",
+        "--acceptance-prompts", "4", *SMALL,
+    )  # fmt: skip
     if "--forced-acceptance" in words:  # nothing is measured then
         usual = tuple(word for word in usual if word not in ("--acceptance-prompts", "4"))
     kept = [
