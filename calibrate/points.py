@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from specsim.errors import ProfileError, nearest
+from specsim.shapes import ModelShape
 
 __all__ = ["POINTS_VERSION", "Kind", "Point", "PointFile", "Role", "Setup", "read_points"]
 
@@ -41,6 +42,10 @@ copy         bytes moved by a copy, `bytes`
 matrix       one large matrix product, `operations`
 """
 Role = Literal["target", "draft", "engine", "device"]
+
+
+_WRITTEN_AS: Mapping[type, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float), str: (str,)}
+"""Type of a field's default -> types that a file may have there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,8 @@ class Point:
     repeats: int = 0
     reference_s: float = 0.0
     """The reference point, timed between the repeats; 0: not timed."""
+    reference: str = ""
+    """Its parts and layers, as in `key`; empty: not told."""
     roofline: float = math.nan
     """Share of the roofline: least seconds by measured ceilings, over `seconds`. nan: no ceiling was measured."""
     launch: str = ""
@@ -92,6 +99,10 @@ class Point:
             value = getattr(self, name)
             if not math.isnan(value) and not (math.isfinite(value) and value > 0):
                 raise ProfileError(f"point {self.key}: {name} must be finite and > 0, got {value!r}")
+        for name in ("rows", "drafts", "layers", "again", "repeats", "reference_s"):
+            count = getattr(self, name)
+            if count < 0:
+                raise ProfileError(f"point {self.key}: {name} must be >= 0, got {count!r}")
 
     @property
     def key(self) -> str:
@@ -159,15 +170,27 @@ class Point:
             if key not in known:
                 raise ProfileError(f"{place}: unknown key '{key}'{nearest(key, known)}")
         values = dict(data)
+        for f in fields(cls):
+            if f.name in values and f.name not in ("kind", "role", "parts"):
+                value, wanted = values[f.name], (Mapping,) if f.name == "state" else _WRITTEN_AS[type(f.default)]
+                if not isinstance(value, wanted) or (type(value) is bool and bool not in wanted):
+                    raise ProfileError(
+                        f"{place}: point {f.name} cannot be {value!r}; remove the line to measure it again"
+                    )
         for name, options in (("kind", get_args(Kind)), ("role", get_args(Role))):
             if values.get(name) not in options:
                 raise ProfileError(f"{place}: point {name} '{values.get(name)}' is unknown"
                                    f"{nearest(str(values.get(name)), options)}")  # fmt: skip
         try:
             values["parts"] = tuple((int(n), int(context)) for n, context in values.get("parts", ()))
-            return cls(**values)
+            point = cls(**values)
+        except ProfileError as error:  # a point knows no place
+            raise ProfileError(f"{place}: {error}") from None
         except (TypeError, ValueError) as error:
             raise ProfileError(f"{place}: not a measured point: {error}") from None
+        if math.isnan(point.seconds):
+            raise ProfileError(f"{place}: point {point.key} has no seconds; remove the line, and it is measured again")
+        return point
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +234,11 @@ class Setup:
         for key in data:
             if key not in known:
                 raise ProfileError(f"{place}: unknown key '{key}' of a setup{nearest(key, known)}")
+        sizes = {f.name for f in fields(ModelShape)}
+        for role, shape in data.get("shapes", {}).items():
+            for key in shape:
+                if key not in sizes:
+                    raise ProfileError(f"{place}: unknown size '{key}' of the {role}{nearest(key, sizes)}")
         try:
             return cls(**{**data, "methods": tuple(data.get("methods", ()))})
         except TypeError as error:

@@ -53,6 +53,9 @@ class Evidence:
     references: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """target, draft -> seconds of the reference point for which terms hold, and how far other points follow when it
     drifts (0: not at all, 1: in proportion)."""
+    reference_parts: Mapping[str, str] = field(default_factory=dict)
+    """The same -> which point that is, as `2@48 2@80`: tokens behind cached tokens of each request; ` layers=8` where
+    only so many ran."""
     points_sha256: str = ""
     """Hash of the points file."""
 
@@ -67,6 +70,11 @@ class Evidence:
             value = getattr(self, f.name)
             if isinstance(value, int | float) and value < 0:
                 raise ProfileError(f"evidence {f.name} must be finite and >= 0, got {value!r}")
+        for role, (seconds, share) in self.references.items():
+            if not (seconds > 0 and 0 <= share <= 1):
+                raise ProfileError(
+                    f"evidence references: {role} needs seconds > 0 and a share in 0..1, got {seconds!r} and {share!r}"
+                )
         for name, (low, high) in self.ranges.items():
             if name not in RANGES:
                 raise ProfileError(f"evidence ranges: unknown quantity '{name}'{nearest(name, RANGES)}")

@@ -316,7 +316,8 @@ def _evidence(
         ranges=ranges,
         intervals=intervals,
         ceilings=ceilings,
-        references={role: (fit.reference_s, fit.drift_share) for role, fit in fits.items()},
+        references={role: (fit.reference_s, fit.drift_share) for role, fit in fits.items() if fit.reference_s > 0},
+        reference_parts=_reference_parts([p for p in timed if p.role in fits]),
         points_sha256=sha256,
     )
 
@@ -341,6 +342,15 @@ def holdout_errors(
             continue
         found.append(abs(seconds * float(fit.drift([point])[0]) / point.seconds - 1.0))
     return found
+
+
+def _reference_parts(points: Sequence[Point]) -> dict[str, str]:
+    """Role -> the reference point beside all its points; none where they do not tell, or where it changed."""
+    found: dict[str, set[str]] = {}
+    for point in points:
+        if point.reference_s > 0:
+            found.setdefault(point.role, set()).add(point.reference)
+    return {role: words for role, (words, *more) in found.items() if words and not more}
 
 
 def _drift(references: Sequence[float]) -> float:

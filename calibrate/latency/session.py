@@ -209,7 +209,8 @@ class Session:
             how.file.add(
                 replace(
                     point, seconds=result.seconds, low_s=result.low_s, high_s=result.high_s, repeats=result.repeats,
-                    reference_s=result.reference_s, launch=worker.launch_of(point), utc=utc, state=state,
+                    reference_s=result.reference_s, reference=_words(self.reference()),
+                    launch=worker.launch_of(point), utc=utc, state=state,
                     roofline=math.nan if math.isnan(least) else round(least / result.seconds, 4),
                 )
             )  # fmt: skip
@@ -235,3 +236,9 @@ class Session:
             f"{self.role}: out of memory; the grid shrinks from {before.requests} to {self.grid.requests} requests and "
             f"from {before.context_tokens} to {self.grid.context_tokens} tokens of context"
         )
+
+
+def _words(reference: Point) -> str:
+    """As `Evidence.reference_parts` has it."""
+    parts = " ".join(f"{tokens}@{context}" for tokens, context in reference.parts)
+    return parts + (f" layers={reference.layers}" if reference.layers else "")

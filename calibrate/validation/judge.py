@@ -210,7 +210,8 @@ def _replay(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _verdict(rows: Sequence[Mapping[str, Any]], gains: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    compared = [row["figures"][name] for row in rows for name in JUDGED]
+    judged = [row["figures"][name] for row in rows for name in JUDGED]
+    compared = [figure for figure in judged if figure["measured"] is not None or figure["predicted"] is not None]
     signs = [gain["sign_right"] for gain in gains if gain["sign_right"] is not None]
     return {
         "figures": len(compared),

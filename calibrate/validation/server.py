@@ -15,16 +15,16 @@ import numpy as np
 
 from calibrate.acceptance.methods import HEADS, WITHIN_TARGET, build_method
 from calibrate.drafters.base import Drafter
+from calibrate.drafters.medusa import MedusaHeads
 from calibrate.engine.clock import Clock, ProcessorClock, RealClock
 from calibrate.engine.prompts import cut_prompts, tokens_of
 from calibrate.engine.real import serve_real
 from calibrate.engine.records import Served
 from calibrate.latency.device import Device
-from calibrate.latency.grid import Grid, reference_point
 from calibrate.latency.job import DTYPES, Model, check_vocabularies
 from calibrate.latency.passes import Passes
 from calibrate.models import FlatModel, load_model, load_tokenizer
-from calibrate.points import Point
+from calibrate.validation.reference import reference_of
 from calibrate.validation.watching import watched_acceptance
 from calibrate.validation.world import Trial, World
 from specsim.acceptance import Empirical
@@ -35,13 +35,12 @@ from specsim.rng import Purpose, stream
 from specsim.traces.model import Trace
 from specsim.workload import Workload
 
-__all__ = ["Server", "open_server", "reference_of"]
+__all__ = ["Server", "open_server"]
 
 _BLOCK = 1024
 """Tokens of a block of text."""
 _DRAWN_TOKENS = 65_536
 """Tokens that are drawn where there is no text."""
-_REFERENCE_SLOT_TOKENS = 256
 _FIRST_TOKEN = 3
 """Below it are, in most vocabularies, marks of beginning and end."""
 
@@ -87,13 +86,17 @@ class Server:
             num_spec_tokens=num_spec_tokens, limits=limits, concurrency=min(count, 16), clock=self.clock,
         )  # fmt: skip
 
-    def reference(self, device: Device, profile: LatencyProfile) -> Callable[[], float]:
-        """What times the point that a profile was calibrated beside: seconds of one call, on this clock.
+    def reference(self, device: Device, profile: LatencyProfile) -> Callable[[], float] | None:
+        """What times the point that a profile was calibrated beside: seconds of one call, on this clock; None where
+        that point is not known.
 
-        It is launched as the profile's passes were, and is no larger than its grid.
+        It is launched as the profile's passes were.
         """
-        point, captured = reference_of(profile)
-        slots, slot_tokens = len(point.parts), _REFERENCE_SLOT_TOKENS
+        point = reference_of(profile)
+        if point is None:
+            return None
+        slots, slot_tokens = len(point.parts), max(n + context for n, context in point.parts)
+        captured = profile.covers.get("launch") != "eager"
         passes = Passes(self.model, device, slots=slots, slot_tokens=slot_tokens, graphs=captured)
         work = passes.work(point)
         work()
@@ -131,24 +134,6 @@ class Server:
         return serve
 
 
-def reference_of(profile: LatencyProfile) -> tuple[Point, bool]:
-    """The point that a profile was calibrated beside, by the grid that it covers, and whether it ran as a graph where
-    the device has such."""
-    ranges = {} if profile.evidence is None else profile.evidence.ranges
-
-    def most(name: str, usual: int) -> int:
-        return int(ranges[name][1]) if name in ranges else usual
-
-    usual = Grid()
-    grid = replace(
-        usual,
-        requests=most("requests", usual.requests),
-        width=most("width", usual.width),
-        context_tokens=most("context_tokens", usual.context_tokens),
-    )
-    return reference_point(grid), profile.covers.get("launch") != "eager"
-
-
 def open_server(
     target: Model,
     device: Device,
@@ -157,6 +142,7 @@ def open_server(
     method: str = "none",
     draft: Model | Path | None = None,
     options: Mapping[str, float] | None = None,
+    heads: int | None = None,
     texts: Sequence[str] = (),
     syncs_at_zero: bool = False,
     seed: int = 0,
@@ -167,6 +153,7 @@ def open_server(
         method: one of `calibrate.acceptance.methods.METHODS`, or none.
         draft: the draft model, or the folder of the heads of a method that has such; None: none, or the target's own.
         options: of the method.
+        heads: number of heads that `draft` must hold, of a method whose heads run at once.
         texts: what prompts are cut out of; none: tokens are drawn.
         syncs_at_zero: a draft model keeps up in rounds without drafts.
 
@@ -192,6 +179,11 @@ def open_server(
             if draft is None
             else HEADS[method](draft, model)
         )
+        if heads is not None and isinstance(weights, MedusaHeads) and len(weights) != heads:
+            raise ScenarioError(
+                f"--draft {draft}: has {len(weights)} heads, and the profile was measured with {heads}; give the "
+                f"folder that it was measured with, or a profile of this one"
+            )
         made = build_method(method, model, weights, options or {}, syncs_at_zero=syncs_at_zero)
     return Server(
         model=model,

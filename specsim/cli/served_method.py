@@ -34,7 +34,7 @@ def whole_of(covers: Mapping[str, str], name: str, profile: str) -> int | None:
         value = 0
     if value < 1:
         raise ScenarioError(
-            f"--profile {profile}: covers {name} {covers[name]!r}, which is no whole number; measure again"
+            f"--profile {profile}: covers {name} {covers[name]!r}, which is no whole number >= 1; measure again"
         )
     return value
 

@@ -97,6 +97,11 @@ class Asked:
     checks: Sequence[str]
 
     @property
+    def heads(self) -> int | None:
+        """Heads of the profile, of a method whose heads run at once."""
+        return whole_of(self.question.on.profile.covers, "draft_heads", self.values["profile"])
+
+    @property
     def measures_acceptance(self) -> bool:
         """Whether acceptance is measured before anything is served."""
         return self.method != "none" and self.forced is None and self.values["acceptance_file"] is None
@@ -180,7 +185,7 @@ def prepared(values: Mapping[str, Any], *, say: Callable[[str], None]) -> Ready:
     with memory_suffices("give a smaller --target or --draft, or another --device"):
         server = open_server(
             given.target, given.device, dtype=given.dtype, method=given.method, draft=given.draft,
-            options=given.options, texts=given.texts,
+            options=given.options, heads=given.heads, texts=given.texts,
             syncs_at_zero=question.on.profile.at_zero_drafts == "synced", seed=values["seed"],
         )  # fmt: skip
     if given.measures_acceptance:
@@ -357,7 +362,12 @@ def _of_acceptance(values: Mapping[str, Any], method: str, question: Question) -
 
 
 def _device_checks(profile: LatencyProfile, device: Device) -> list[str]:
+    from calibrate.validation.reference import reference_of
+
     found = []
+    if reference_of(profile) is None:
+        found.append("How fast the machine is now is not held against the calibration: the profile knows no reference "
+                     "point of a whole model.")  # fmt: skip
     measured = profile.covers.get("gpu", "")
     if measured and measured != device.name:
         found.append(f"The profile was measured on {measured}; this is {device.name}.")

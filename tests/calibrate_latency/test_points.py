@@ -106,3 +106,40 @@ def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
         read_points(tmp_path / "none.jsonl")
     with pytest.raises(ProfileError, match="cannot be written"):
         PointFile(tmp_path / "no" / "folder.jsonl", make_setup())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("seconds", float("nan")), ("seconds", None), ("seconds", "0.05"), ("seconds", -1.0), ("drafts", "2"),
+     ("drafts", -2), ("drafts", 1.5), ("drafts", True), ("rows", -1), ("layers", "all"), ("repeats", 2.5),
+     ("reference_s", -0.1), ("reference_s", "fast"), ("reference", 3), ("is_holdout", 1), ("method", None),
+     ("state", [1.0]), ("parts", [[1]])],
+)  # fmt: skip
+def test_a_value_that_no_measurement_gives_is_refused_with_its_line(tmp_path: Path, field: str, value: object) -> None:
+    path = tmp_path / "p.jsonl"
+    with PointFile(path, make_setup()) as file:
+        file.add(POINT)
+    setup, row = path.read_text().splitlines()
+    path.write_text(f"{setup}\n{json.dumps(json.loads(row) | {field: value})}\n")
+    with pytest.raises(ProfileError, match=r"p\.jsonl:2: "):
+        read_points(path)
+
+
+def test_a_point_without_seconds_was_not_measured(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    with PointFile(path, make_setup()) as file:
+        file.add(replace(POINT, seconds=float("nan")))
+    with pytest.raises(ProfileError, match="has no seconds"):
+        read_points(path)
+
+
+def test_sizes_of_a_newer_file_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    with PointFile(path, make_setup()) as file:
+        file.add(POINT)
+    setup, row = path.read_text().splitlines()
+    changed = json.loads(setup)
+    changed["setup"]["shapes"] = {"draft": {"num_layer": 4}}
+    path.write_text(f"{json.dumps(changed)}\n{row}\n")
+    with pytest.raises(ProfileError, match=r"p\.jsonl:1: unknown size 'num_layer' of the draft.*num_layers"):
+        read_points(path)

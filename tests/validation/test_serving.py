@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the calibrate extra is not installed")
 pytest.importorskip("transformers", reason="the calibrate extra is not installed")
 
-from builders import make_profile  # noqa: E402
+from builders import make_profile, make_trace  # noqa: E402
 from serving import (  # noqa: E402
     OFF,
     ON,
@@ -150,16 +150,32 @@ def test_a_slow_stretch_of_a_run_counts_by_its_work(known: Empirical) -> None:
 
 def test_the_reference_is_the_point_that_the_profile_was_calibrated_beside() -> None:
     from calibrate.latency.grid import Grid, reference_point
-    from calibrate.validation.server import reference_of
+    from calibrate.validation.reference import reference_of
     from scenarios.profiles import load_profile
 
-    shipped = load_profile("smollm2-135m-cpu-ngram")
-    point, captured = reference_of(shipped)
-    assert point == reference_point(Grid(requests=32, width=6, context_tokens=1024)) and not captured
-    small = Evidence(points=9, ranges={"requests": (1, 2), "width": (1, 1), "context_tokens": (2, 40)})
-    point, captured = reference_of(dataclasses.replace(make_profile(lookup=True), evidence=small))
-    assert (len(point.parts), {tokens for tokens, _ in point.parts}, captured) == (2, {1}, True)
-    assert max(context for _, context in point.parts) <= 50
+    usual = reference_point(Grid())
+    assert reference_of(load_profile("smollm2-135m-cpu-ngram")) == usual, "from before it was kept"
+
+    def known(words: str, **ranges: tuple[float, float]) -> Any:
+        evidence = Evidence(points=9, references={"target": (0.01, 1.0)}, ranges=ranges,
+                            reference_parts={"target": words} if words else {})  # fmt: skip
+        return reference_of(dataclasses.replace(make_profile(lookup=True), evidence=evidence))
+
+    assert known("1@16 1@24").parts == ((1, 16), (1, 24))
+    assert known("2@48 2@80 layers=8") is None, "a part of the layers is not the whole model"
+    assert known("", requests=(1, 32), width=(1, 6), context_tokens=(2, 1024)) == usual
+    assert known("", requests=(1, 2), width=(1, 6), context_tokens=(2, 1024)) is None, "a smaller grid had another one"
+    assert reference_of(make_profile(lookup=True)) is None
+
+
+def test_figures_that_do_not_exist_are_no_misses(known: Empirical) -> None:
+    """Outputs of one token have no TPOT: neither within nor outside of any bound."""
+    world = make_world(known, policies=(OFF,))
+    single = make_trace(arrival_s=[0.0] * 6, prompt_tokens=[9] * 6, output_tokens=[1] * 6)
+    world = dataclasses.replace(world, trace=single)
+    result = judged(world, make_runs(world, serving(world, acceptance(SERVED)))[0], partial(predict, world))
+    assert figure(result, "2 in flight", "off", "tpot_mean_s")["measured"] is None
+    assert (result["verdict"]["within"], result["verdict"]["figures"]) == (2, 2)
 
 
 def _stretched(serve: Any, trial: Trial, arrival_s: np.ndarray, factor: float) -> Any:

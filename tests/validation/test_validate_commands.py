@@ -147,6 +147,12 @@ def test_heads_are_served_and_what_verifies_trees_is_refused(home: Path, tmp_pat
     more = serve(home, "--draft", "medusa", *flags, "--k", "4", profile=str(tmp_path / "medusa.json"))
     assert more.exit_code == 2
     assert "num_spec_tokens 4 is more than the 3 heads that are loaded" in more.stderr
+    five = json.loads(Path("medusa.json").read_text("utf-8"))
+    five["covers"]["draft_heads"] = "5"
+    Path("five.json").write_text(json.dumps(five), encoding="utf-8")
+    fewer = serve(home, "--draft", "medusa", *flags, profile=str(tmp_path / "five.json"))
+    assert fewer.exit_code == 2
+    assert "medusa: has 3 heads, and the profile was measured with 5; give the folder" in fewer.stderr
     refused = serve(home, "--draft", "head", *flags, profile=str(tmp_path / "eagle2.json"))
     assert refused.exit_code == 2
     assert "of method eagle2, and the reference engine serves ngram" in refused.stderr.replace("draft_model, ", "")
