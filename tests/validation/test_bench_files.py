@@ -139,7 +139,7 @@ def test_acceptance_as_the_engine_counted_it(tmp_path: Path) -> None:
         (json.dumps(vllm_result(request_rate=-1)), "request_rate must be a finite number"),
         (json.dumps(vllm_result(input_lens=[1, 2])), "output_lens has 4 entries for 2 requests"),
         (json.dumps(vllm_result(input_lens=[1, 2, "x", 4])), "input_lens must be an array of finite numbers"),
-        (json.dumps(vllm_result(spec_decode_acceptance_length=99)), "spec_decode_acceptance_length must be at most 65, is 99"),
+        (json.dumps(vllm_result(spec_decode_acceptance_length=99)), "acceptance_length must be at most 65, is 99"),
         (json.dumps(vllm_result(completed=2)), "2 requests completed, and output_lens has 4"),
         (json.dumps(vllm_result(detailed=False, ramp_up_strategy="linear")), "its rate was ramped up"),
         (json.dumps(sglang_line(request_rate="trace")), "at the times of a trace"),
