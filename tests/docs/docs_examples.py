@@ -268,3 +268,22 @@ def validation_summary() -> str:
             f"counters of your engine.",
         )
     )
+
+
+def served_summary() -> str:
+    """The latest row of each method in `scenarios/published/served.jsonl`: how many figures are close enough."""
+    lines = (ROOT / "scenarios" / "published" / "served.jsonl").read_text(encoding="utf-8").splitlines()
+    latest = {row["method"]: row for row in map(json.loads, lines)}
+    told = []
+    for method, row in latest.items():
+        verdict = row["verdict"]
+        told.append(
+            f"{method.replace('_', ' ')} {verdict['within']} of {verdict['figures']} "
+            f"({verdict['within_at_pace']} at the pace of each run)"
+        )
+    rest = ",\n".join(told[1:])
+    return "\n".join((
+        "Served for real by the reference engine (SmolLM2-135M-Instruct, one CPU thread, calibrated before),",
+        f"throughputs and mean TPOTs within 5 % or the noise: {told[0]},",
+        f"{rest}. No GPU yet.",
+    ))  # fmt: skip
