@@ -20,7 +20,17 @@ from typing import Any, Literal, get_args
 from specsim.errors import ProfileError, nearest
 from specsim.shapes import ModelShape
 
-__all__ = ["POINTS_VERSION", "Kind", "Point", "PointFile", "Role", "Setup", "read_points"]
+__all__ = [
+    "POINTS_VERSION",
+    "Kind",
+    "Point",
+    "PointFile",
+    "Role",
+    "Setup",
+    "read_points",
+    "read_reference",
+    "reference_words",
+]
 
 POINTS_VERSION = 1
 
@@ -85,7 +95,7 @@ class Point:
     reference_s: float = 0.0
     """The reference point, timed between the repeats; 0: not timed."""
     reference: str = ""
-    """Its parts and layers, as in `key`; empty: not told."""
+    """Its parts and layers (`reference_words`); empty: not told."""
     roofline: float = math.nan
     """Share of the roofline: least seconds by measured ceilings, over `seconds`. nan: no ceiling was measured."""
     launch: str = ""
@@ -107,13 +117,17 @@ class Point:
     @property
     def key(self) -> str:
         """What was measured, without the result: the same key, the same point."""
-        parts = " ".join(f"{n}@{context}" for n, context in self.parts)
-        words = [self.kind, self.role, self.method, parts]
+        words = [self.kind, self.role, self.method, self.parts_words]
         words += [
             f"{name}={getattr(self, name)}" for name in ("rows", "drafts", "layers", "again") if getattr(self, name)
         ]
         words += ["prefill"] if self.is_prefill else []
         return " ".join(word for word in words if word)
+
+    @property
+    def parts_words(self) -> str:
+        """`2@48 2@80`: tokens behind cached tokens of each request."""
+        return " ".join(f"{n}@{context}" for n, context in self.parts)
 
     @property
     def label(self) -> str:
@@ -191,6 +205,29 @@ class Point:
         if math.isnan(point.seconds):
             raise ProfileError(f"{place}: point {point.key} has no seconds; remove the line, and it is measured again")
         return point
+
+
+def reference_words(point: Point) -> str:
+    """Which point a reference is, as `specsim.evidence.Evidence.reference_parts` has it."""
+    return point.parts_words + (f" layers={point.layers}" if point.layers else "")
+
+
+def read_reference(words: str) -> Point:
+    """The point behind `reference_words`.
+
+    Raises:
+        ProfileError: not such words.
+    """
+    parts, layers = [], 0
+    for word in words.split():
+        first, mark, second = word.replace("layers=", "layers@").partition("@")
+        if not (mark and second.isdecimal() and (first.isdecimal() or first == "layers")):
+            raise ProfileError(f"reference point '{words}' is not of the form '2@48 2@80 layers=8'; measure again")
+        if first == "layers":
+            layers = int(second)
+        else:
+            parts.append((int(first), int(second)))
+    return Point("reference", "target", tuple(parts), layers=layers)
 
 
 @dataclass(frozen=True, slots=True)

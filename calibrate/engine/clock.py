@@ -14,6 +14,7 @@ _SPIN_S = 0.002
 """The end of a wait is not slept through, since sleeping ends late by a good part of a small step."""
 
 _SAMPLE_EVERY_S = 1.0
+"""Often enough to follow a shared machine, whose pace changes within seconds; a sample is one pass of a few tokens."""
 
 
 class Clock(Protocol):

@@ -17,7 +17,7 @@ from calibrate.fit.law import Architecture
 from calibrate.fit.solve import Fitted, fit_pass
 from calibrate.latency.grid import Grid, choose, holdout, largest_variance, reference_point, rows_ladder, seeds
 from calibrate.latency.timing import Repeats, time_in_turns
-from calibrate.points import Point, PointFile, Role
+from calibrate.points import Point, PointFile, Role, reference_words
 from specsim.errors import ProfileError, SpecsimError
 
 __all__ = ["Measuring", "Session", "Worker"]
@@ -209,7 +209,7 @@ class Session:
             how.file.add(
                 replace(
                     point, seconds=result.seconds, low_s=result.low_s, high_s=result.high_s, repeats=result.repeats,
-                    reference_s=result.reference_s, reference=_words(self.reference()),
+                    reference_s=result.reference_s, reference=reference_words(self.reference()),
                     launch=worker.launch_of(point), utc=utc, state=state,
                     roofline=math.nan if math.isnan(least) else round(least / result.seconds, 4),
                 )
@@ -236,9 +236,3 @@ class Session:
             f"{self.role}: out of memory; the grid shrinks from {before.requests} to {self.grid.requests} requests and "
             f"from {before.context_tokens} to {self.grid.context_tokens} tokens of context"
         )
-
-
-def _words(reference: Point) -> str:
-    """As `Evidence.reference_parts` has it."""
-    parts = " ".join(f"{tokens}@{context}" for tokens, context in reference.parts)
-    return parts + (f" layers={reference.layers}" if reference.layers else "")

@@ -159,7 +159,7 @@ def _gain_at_pace(world: World, load: Load, pairs: Sequence[tuple[Run, Run]]) ->
     ratios = [
         on.figures[JUDGED[0]] * _slower(world, on) / (off.figures[JUDGED[0]] * _slower(world, off)) for on, off in pairs
     ]
-    return finite(statistics.median(ratios))
+    return finite(statistics.median(ratios)) if all(map(math.isfinite, ratios)) else None
 
 
 def _crossovers(gains: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

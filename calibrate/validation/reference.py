@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calibrate.latency.grid import Grid, reference_point
-from calibrate.points import Point
+from calibrate.points import Point, read_reference
 from specsim.profiles import LatencyProfile
 
 __all__ = ["reference_of"]
@@ -14,15 +14,17 @@ def reference_of(profile: LatencyProfile) -> Point | None:
     ran, so that the whole model cannot be held against it.
 
     Profiles from before it was kept are taken to have had the usual one, if they cover it.
+
+    Raises:
+        ProfileError: the profile names none that can be read.
     """
     evidence = profile.evidence
     if evidence is None or "target" not in evidence.references:
         return None
     words = evidence.reference_parts.get("target", "")
     if words:
-        pairs = [pair.split("@") for pair in words.split() if "@" in pair]
-        parts = tuple((int(tokens), int(context)) for tokens, context in pairs)
-        return None if "layers=" in words else Point("reference", "target", parts)
+        point = read_reference(words)
+        return None if point.layers else point
     usual = reference_point(Grid())
     least = {
         "requests": len(usual.parts),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrate.points import Point, PointFile, points_sha256, read_points
+from calibrate.points import Point, PointFile, points_sha256, read_points, read_reference, reference_words
 from specsim.errors import ProfileError
 from tests.calibrate_latency.machines import make_setup
 
@@ -143,3 +143,9 @@ def test_sizes_of_a_newer_file_are_named(tmp_path: Path) -> None:
     path.write_text(f"{json.dumps(changed)}\n{row}\n")
     with pytest.raises(ProfileError, match=r"p\.jsonl:1: unknown size 'num_layer' of the draft.*num_layers"):
         read_points(path)
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.integers(0, 4096)), min_size=1, max_size=4), st.integers(0, 90))
+def test_a_reference_point_is_read_back_as_it_was(parts: list[tuple[int, int]], layers: int) -> None:
+    point = Point("reference", "target", tuple(parts), layers=layers)
+    assert read_reference(reference_words(point)) == point

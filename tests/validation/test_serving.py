@@ -34,7 +34,7 @@ from calibrate.validation.overlap import overlap_sentences, shared_loads  # noqa
 from calibrate.validation.runs import make_runs, predict, predicted_s  # noqa: E402
 from calibrate.validation.world import Load, Trial, World  # noqa: E402
 from specsim.acceptance import Empirical  # noqa: E402
-from specsim.errors import ScenarioError  # noqa: E402
+from specsim.errors import ProfileError, ScenarioError  # noqa: E402
 from specsim.evidence import Evidence  # noqa: E402
 from specsim.report.served import served_section, served_text  # noqa: E402
 from specsim.workload import Workload  # noqa: E402
@@ -166,6 +166,9 @@ def test_the_reference_is_the_point_that_the_profile_was_calibrated_beside() -> 
     assert known("", requests=(1, 32), width=(1, 6), context_tokens=(2, 1024)) == usual
     assert known("", requests=(1, 2), width=(1, 6), context_tokens=(2, 1024)) is None, "a smaller grid had another one"
     assert reference_of(make_profile(lookup=True)) is None
+    for damaged in ("2@", "2@48 x@3", "layers=all", "quick"):
+        with pytest.raises(ProfileError, match="is not of the form"):
+            known(damaged)
 
 
 def test_figures_that_do_not_exist_are_no_misses(known: Empirical) -> None:
