@@ -4,7 +4,7 @@ drafts and over trees."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +14,7 @@ from calibrate.drafters.base import Proposal
 from calibrate.rejection import Branch, accept, accept_tree, sampling_law
 from specsim.errors import ScenarioError
 
-__all__ = ["Sampling", "emit", "emit_branches", "stream"]
+__all__ = ["Sampling", "emit_branches", "stream"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,44 +52,18 @@ def stream(sampling: Sampling, request: int) -> torch.Generator:
     return torch.Generator().manual_seed(sampling.seed * 1_000_003 + request)
 
 
-def emit(
-    logits: torch.Tensor,
-    proposals: Sequence[Proposal],
-    streams: Sequence[torch.Generator],
-    sampling: Sampling,
-) -> list[tuple[int, ...]]:
-    """Tokens that each sequence emits: accepted drafts, then a recovered or bonus token.
-
-    Args:
-        logits: [rows, vocabulary], for each sequence one row more than it has drafts, one sequence after another.
-        proposals: drafts verified, one entry a sequence; empty where a prompt ends.
-    """
-    counts = [1 + len(proposal.tokens) for proposal in proposals]
-    if sampling.is_greedy:
-        best = logits.argmax(-1).tolist()
-        emitted, row = [], 0
-        for proposal, count in zip(proposals, counts, strict=True):
-            own = best[row : row + count]
-            matches = next((n for n, draft in enumerate(proposal.tokens) if draft != own[n]), len(proposal.tokens))
-            emitted.append(tuple(own[: matches + 1]))
-            row += count
-        return emitted
-    laws = sampling.law(logits).cpu().split(counts)
-    return [
-        accept(law, proposal.probs, torch.tensor(proposal.tokens, dtype=torch.int64), generator=generator).tokens
-        for law, proposal, generator in zip(laws, proposals, streams, strict=True)
-    ]
-
-
 def emit_branches(
     logits: torch.Tensor,
     proposals: Sequence[Proposal],
     streams: Sequence[torch.Generator],
     sampling: Sampling,
 ) -> list[Branch]:
-    """As `emit`, of drafts that may be trees: what each sequence emits, and which of its drafts were accepted."""
-    if all(proposal.parents is None for proposal in proposals):
-        return [_straight(tokens) for tokens in emit(logits, proposals, streams, sampling)]
+    """What each sequence emits, accepted drafts and then a recovered or bonus token, and which drafts those were.
+
+    Args:
+        logits: [rows, vocabulary], for each sequence one row more than it has drafts, one sequence after another.
+        proposals: drafts verified, chains or trees, one entry a sequence; empty where a prompt ends.
+    """
     counts = [1 + len(proposal.tokens) for proposal in proposals]
     if sampling.is_greedy:
         best = logits.argmax(-1).tolist()
@@ -98,19 +72,19 @@ def emit_branches(
             _followed(best[end - count : end], proposal.tokens, proposal.above)
             for proposal, count, end in zip(proposals, counts, ends, strict=True)
         ]
-    found = []
-    # laws one sequence at a time: of a whole batch of trees they are vocabularies by the thousand
-    for proposal, rows, generator in zip(proposals, logits.split(counts), streams, strict=True):
-        if proposal.parents is None:
-            found.append(_straight(emit(rows, [proposal], [generator], sampling)[0]))
-        else:
-            law = sampling.law(rows).cpu()
-            found.append(accept_tree(law, proposal.probs, proposal.tokens, proposal.parents, generator=generator))
-    return found
+    laws: Iterable[torch.Tensor]
+    if all(proposal.parents is None for proposal in proposals):
+        laws = sampling.law(logits).cpu().split(counts)
+    else:  # of a whole batch of trees they are vocabularies by the thousand
+        laws = (sampling.law(rows).cpu() for rows in logits.split(counts))
+    return [_accepted(*each) for each in zip(laws, proposals, streams, strict=True)]
 
 
-def _straight(tokens: tuple[int, ...]) -> Branch:
-    """What a chain emitted."""
+def _accepted(law: torch.Tensor, proposal: Proposal, generator: torch.Generator) -> Branch:
+    if proposal.parents is not None:
+        return accept_tree(law, proposal.probs, proposal.tokens, proposal.parents, generator=generator)
+    drafts = torch.tensor(proposal.tokens, dtype=torch.int64)
+    tokens = accept(law, proposal.probs, drafts, generator=generator).tokens
     return Branch(tokens, tuple(range(len(tokens) - 1)))
 
 
